@@ -100,6 +100,7 @@ class Settings(BaseSettings):
     secret_key_fallbacks: SecretStr = SecretStr("")
     code_peppers: SecretStr = SecretStr("")
     encryption_keys: SecretStr = SecretStr("")
+    receipt_signing_keys: SecretStr = SecretStr("")
     bootstrap_master_key: SecretStr = SecretStr("")
     audit_witness_file: str = "var/audit-heads.log"
 
@@ -146,6 +147,7 @@ class Settings(BaseSettings):
     topup_unfinal_usd_per_agent: Decimal = Field(Decimal(100), ge=0)
     funding_request_ttl_seconds: int = Field(604_800, ge=1)
     retired_key_ttl_seconds: int = Field(7_776_000, ge=0)
+    owner_recovery_wait_seconds: int = Field(259_200, ge=3600)
     # Limits and their audit read at most two months.
     retention_days: int = Field(400, ge=62, le=36_500)
     price_overrides: str = ""
@@ -264,6 +266,8 @@ class Settings(BaseSettings):
             raise ValueError("REDIS_CA_FILE must be a readable file, or off, and REDIS_URL a rediss:// address")
         keys(self.code_peppers.get_secret_value(), "CODE_PEPPERS")
         keys(self.encryption_keys.get_secret_value(), "ENCRYPTION_KEYS")
+        if not all(0 < int.from_bytes(key) < 2**256 - 2**224 for _, key in self.receipt_signing_key_list()):
+            raise ValueError("RECEIPT_SIGNING_KEYS has a key that cannot be used: make a new one")
         self.parsed_price_overrides()
         self.payment_recipient(Family.EVM)
         self.payment_recipient(Family.SOLANA)
@@ -334,6 +338,9 @@ class Settings(BaseSettings):
     def encryption_key_list(self) -> tuple[tuple[str, bytes], ...]:
         """Return `(id, 32 bytes)` pairs, the one for new data first."""
         return keys(self.encryption_keys.get_secret_value(), "ENCRYPTION_KEYS")
+
+    def receipt_signing_key_list(self) -> tuple[tuple[str, bytes], ...]:
+        return keys(self.receipt_signing_keys.get_secret_value(), "RECEIPT_SIGNING_KEYS")
 
     def code_pepper_list(self) -> tuple[tuple[str, bytes], ...]:
         """Return `(id, 32 bytes)` pairs, the one for new claim codes first."""

@@ -68,6 +68,7 @@ from app.payments.settlement_capacity import SettlementCapacityCache
 from app.payments.treasury import ServiceWallets
 from app.platform import routes as platform
 from app.platform.shared_budgets import routes as shared_budgets
+from app.receipts import routes as receipts
 from app.shopping import routes as shopping
 from app.shopping import service as purchases
 from app.state import Application, AppState, Ports
@@ -287,6 +288,7 @@ def _register_blueprints(app: Flask) -> None:
         proxy.proxy,
         proxy.paid_services,
         discovery.blp,
+        receipts.blp,
         shopping.shopping,
         status.blp,
         status.platform_status,

@@ -1,4 +1,4 @@
-"""`/discovery/resources`, as x402 facilitators have it, and `/.well-known/x402`: what can be bought by x402."""
+"""Documents for clients of x402: `/discovery/resources`, `/.well-known/x402`, and the keys of receipts."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import flask
 from flask import Response, jsonify
 from marshmallow import fields
 
+from app import signing
 from app.core.pagination import Page, PageRequest
 from app.discovery import listing
 from app.identity.limits import client_network
@@ -89,3 +90,13 @@ def x402_manifest() -> Response:
         version=1, resources=listing.list_urls(PageRequest(_MAX_LISTED, 0)),
         instructions=f"{url}/discovery/resources has all resources, with prices; {url}/llms.txt says how to pay.",
     )  # fmt: skip
+
+
+@well_known.get("/.well-known/jwks.json")
+@well_known.get("/.well-known/did.json")
+def signing_keys() -> Response:
+    """Return the keys that verify receipts, as a JWK set (RFC 7517) that is a DID document (`did:web`), too."""
+    keys, own = signing.public_keys(), {"type": "JsonWebKey2020", "controller": signing.did()}
+    methods = [{**own, "id": key["kid"], "publicKeyJwk": key} for key in keys]
+    described = {"@context": "https://www.w3.org/ns/did/v1", "id": signing.did(), "verificationMethod": methods}
+    return jsonify(keys=keys, assertionMethod=[each["id"] for each in methods], **described)

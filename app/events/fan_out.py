@@ -91,7 +91,8 @@ def _wants(target: Any, event: Any) -> bool:
         return bool(event.object_id == target.id)
     if event.type == EventType.CONTROLS_CHANGED and target.audience == Audience.OWNER and not event.loosens:
         return False
-    return matches(target.types, event.type)
+    is_told = event.type == EventType.OWNER_CHANGED and target.audience == Audience.OWNER
+    return is_told or matches(target.types, event.type)
 
 
 def has_new() -> ColumnElement[bool]:

@@ -250,9 +250,13 @@ def remove(subscriber: Subscriber, target_id: str, *, kind: TargetKind | None = 
     return row
 
 
-def remove_all(session: Session, agent_id: str) -> None:
-    """Remove all targets of an agent that is deleted, and of its owner."""
-    _delete(session, session.scalars(select(EventTarget.id).where(EventTarget.agent_id == agent_id)).all())
+def remove_all(session: Session, agent_id: str, *, audience: Audience | None = None) -> list[str]:
+    """Remove all targets of an agent and of its owner, or of one of them; return the email addresses."""
+    audiences = [each.value for each in Audience if audience in (None, each)]
+    is_meant = EventTarget.agent_id == agent_id, EventTarget.audience.in_(audiences)
+    rows = session.scalars(select(EventTarget).where(*is_meant)).all()
+    _delete(session, [row.id for row in rows])
+    return [row.url.removeprefix("mailto:") for row in rows if row.kind == TargetKind.EMAIL]
 
 
 def disable_set_up_by(session: Session, *, master_key_id: str | None = None, owner_of: str | None = None) -> list[str]:

@@ -56,7 +56,7 @@ _NOT_RELAYED = _HOP_BY_HOP | {
     "document-policy", "sourcemap", "x-sourcemap", "use-as-dictionary", "set-login", "x-frame-options",
     # Set by this service.
     "x-upstream-request-id", "x-content-type-options", "x-cost-usd", "x-credits-remaining", "x-budget-remaining-usd",
-    "x-max-tokens-applied",
+    "x-max-tokens-applied", "x-receipt",
 }  # fmt: skip
 # Servers refuse to write other names (RFC 9110 §5.1, §5.5): one odd header would lose the whole response.
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)

@@ -10,6 +10,7 @@ from werkzeug.utils import cached_property
 from werkzeug.wrappers import Response
 
 from app.core import clock, money
+from app.core.redaction import redact_keys
 from app.core.request_target import RequestTarget, parse_target
 from app.errors import InvalidInput, PaymentRequired, ProviderNotConfigured
 from app.forwarding import call as forwarding
@@ -182,7 +183,7 @@ class GatewayCall:
             max(self.provider.x402_floor_nanos, nanos), body, provider_name=slug,
             description=f"One call of {slug} through this gateway", unavailable_reason=unavailable_reason,
         )  # fmt: skip
-        return replace(price, resource=guards.redact_keys(price.resource))
+        return replace(price, resource=redact_keys(price.resource))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -39,7 +39,6 @@ CREDENTIAL_PARAMETERS = frozenset({
 # Alchemy's SDKs end the path with the key: `/v2/{key}`.
 _KEY_SEGMENT = re.compile(r"(?:\A|/)(?:v[0-9]/)?((?:ak|gw|at)_[A-Za-z0-9_-]+)/?\Z", re.ASCII)
 _BEARER_LENGTH = len("bearer ")
-_KEY_IN_TEXT = re.compile(r"\b(ak|gw|at)_[A-Za-z0-9_-]{16,}")
 # What they are is in `app/web/descriptions.toml`.
 API_KEY_SCHEME = "ApiKey"
 BEARER_SCHEME = "Bearer"
@@ -106,10 +105,6 @@ def has_key_segment(path: str) -> bool:
 def without_key_segment(path: str) -> str:
     """Return a path without a last segment that is a key of ours, and without the version before that."""
     return _KEY_SEGMENT.sub("", path)
-
-
-def redact_keys(text: str) -> str:
-    return _KEY_IN_TEXT.sub(r"\1_…", text)
 
 
 def _further_texts(environ: Mapping[str, Any]) -> list[str]:

@@ -126,9 +126,9 @@ def make_agent() -> Response:
     limits.count_registration(network)
     made = registration.register(name=None, email=None)
     claimed = device.claim_agent(made.claim_code, email=None, network=network)
-    token = sessions.open_claimed_agent(str(claimed.owner_key), current=auth.session_token())
+    token, codes = sessions.open_claimed_agent(str(claimed.owner_key), current=auth.session_token())
     auth.use_session_token(token)
-    page = auth.render_page("connect_new.html", owner_key=claimed.owner_key, asked=asked, signed=signed)
+    page = auth.render_page("connect_new.html", owner_key=claimed.owner_key, codes=codes, asked=asked, signed=signed)
     return auth.set_session_cookie(page, token)
 
 

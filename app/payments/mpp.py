@@ -17,12 +17,13 @@ from urllib.parse import urlsplit
 
 from eth_utils.crypto import keccak
 
+from app import signing
 from app.core import clock
 from app.core.chains import USDC, Family
 from app.core.identifiers import keyed_digests
 from app.payments import treasury
 from app.payments.claimed_payments import PaymentRow
-from app.payments.presented import MPP_SCHEME, PaymentPrice, SignedPayment, decode_document
+from app.payments.presented import MPP_SCHEME, PaymentPrice, Report, SignedPayment, decode_document
 from app.payments.x402 import terms
 from app.ports.errors import Rejected
 from app.ports.facilitator import Facilitator
@@ -73,11 +74,12 @@ class MppPayment(SignedPayment):
         if str(self.payload["authorization"].get("nonce")).lower() not in nonces:
             raise Rejected(WRONG_NONCE)
 
-    def receipt(self, payment: PaymentRow, *, note: str | None) -> dict[str, str]:
+    def report(self, payment: PaymentRow, receipt: str | None, note: str | None) -> Report:
         del note
         paid_at = payment.paid_at or clock.now()
         stated = {"method": METHOD, "reference": payment.tx_hash, "status": "success"}
-        return {RECEIPT_HEADER: encode({**stated, "timestamp": paid_at.strftime(_TIME)})}
+        reported = encode({**stated, "timestamp": paid_at.strftime(_TIME)})
+        return {}, {RECEIPT_HEADER: reported, **signing.header(receipt)}
 
     def failure(self, chain: str | None, **members: Any) -> dict[str, str]:
         """Return no headers: the body of the response and a new challenge say it."""

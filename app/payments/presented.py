@@ -9,7 +9,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 from app.core.chains import USDC
 from app.core.money import decimal_string
@@ -25,6 +25,7 @@ CHAIN_HEADER = "X-Payment-Chain"
 PROOF_HEADER = "X-Payment-Signature"
 MPP_SCHEME = "Payment"
 _MAX_LENGTH = 16_384
+Report: TypeAlias = tuple[dict[str, str], dict[str, str]]
 
 
 class PaymentHeaders(NamedTuple):
@@ -132,8 +133,8 @@ class SignedPayment(ABC):
         """Check what its protocol binds it to, beyond what it pays to whom. Raises: Rejected."""
 
     @abstractmethod
-    def receipt(self, payment: PaymentRow, *, note: str | None) -> dict[str, str]:
-        """Return the headers that report the payment that serves the request."""
+    def report(self, payment: PaymentRow, receipt: str | None, note: str | None) -> Report:
+        """Return the headers that report the payment that serves the request, and those of a successful response."""
 
     @abstractmethod
     def failure(self, chain: str | None, **members: Any) -> dict[str, str]:

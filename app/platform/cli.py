@@ -90,10 +90,18 @@ def revoke_master_key(key_id: str) -> None:
 @owner_keys.command("replace")
 @click.argument("agent_id")
 def replace_owner_key(agent_id: str) -> None:
-    """Replace the owner key of a claimed agent and print it. First verify that the request is from the owner."""
+    """Replace a stolen owner key at once and print the new one. For a lost one, `recover` tells the owner first."""
     key = keys.replace_owner_key(actors.shell_actor(), agent_id)
     click.echo("The previous key is no longer valid.", err=True)
     click.echo(key)
+
+
+@owner_keys.command("recover")
+@click.argument("agent_id")
+def recover_owner(agent_id: str) -> None:
+    """Begin a recovery for an owner who has lost everything; after the waiting time, print its code."""
+    found = keys.recover_owner(actors.shell_actor(), agent_id)
+    click.echo(found["code"] or f"There is a code from {clock.isoformat(found['usable_from'])}, unless cancelled.")
 
 
 @retired_keys.command("list")

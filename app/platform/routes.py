@@ -257,6 +257,13 @@ def revoke_claim_code(agent_id: str) -> dict[str, Any]:
     return {"agent_id": agent_id, "revoked": service.revoke_claim_code(_actor(), agent_id)}
 
 
+@blp.post("/agents/<string:agent_id>/owner-recovery")
+@blp.response(200, schemas.OwnerRecovery)
+def recover_owner(agent_id: str) -> dict[str, Any]:
+    """Begin a recovery for an owner who has lost everything; after the waiting time, get its code."""
+    return keys.recover_owner(_actor(), agent_id)
+
+
 @blp.get("/master-keys")
 @blp.response(200, schemas.MasterKeyList)
 def list_master_keys() -> dict[str, Any]:

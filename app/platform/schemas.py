@@ -215,6 +215,14 @@ class RevokedClaimCode(Schema):
     revoked = fields.Boolean(required=True)
 
 
+class OwnerRecovery(Schema):
+    """A recovery. `code` is null until the waiting time is over."""
+
+    agent_id = fields.UUID(required=True, data_key="agentId")
+    usable_from, expires_at = Instant(required=True), Instant(required=True)
+    code = fields.String(required=True, allow_none=True)
+
+
 class PlatformControlsBody(ControlsBody):
     """The limits to set; omitted fields keep their values. The agent's key can only tighten locked ones."""
 

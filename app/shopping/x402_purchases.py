@@ -7,6 +7,7 @@ request.
 import base64
 import hmac
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 
 from sqlalchemy.orm import Session
 
@@ -109,7 +110,8 @@ def _buy_after_payment(
         # Once per payment: what a refunded purchase has left there pays for its repetition.
         credit_accounts.grant(session, caller.account_id, price.nanos, reference=f"payment:{grant.payment_id}")
 
-    return service.buy(caller, order, allow_duplicate=allow_duplicate, claim=claim, fund=fund), grant.headers
+    purchase = service.buy(caller, order, allow_duplicate=allow_duplicate, claim=claim, fund=fund)
+    return purchase, grant.headers_for(HTTPStatus.OK)
 
 
 def _tokens(purchase_id: str) -> list[str]:

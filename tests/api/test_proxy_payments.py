@@ -261,7 +261,7 @@ def test_a_call_that_ended_is_counted_once_however_often_its_end_is_recorded(sta
     assert ask(stage, payer.pays(ask(stage))).status_code == 200
     with read_only_unit() as session:
         [payment] = session.scalars(select(Payment)).all()
-    grant = PaymentGrant(payment.id, PRICE_NANOS, {})
+    grant = PaymentGrant(payment.id, PRICE_NANOS, {}, {})
     meter = ServiceCall(services.callable_service(stage.id), grant, model="/x")
     meter.on_response_head(Answered())
     meter.end(RelayOutcome.COMPLETE)

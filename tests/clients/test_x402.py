@@ -31,7 +31,7 @@ from sandbox.evm import EvmNode
 from solana_node import SolanaNode
 from tests.support import compatibility
 from tests.support.agents import register
-from tests.support.applications import make_app, settings_for
+from tests.support.applications import key_of, make_app, settings_for
 from tests.support.chains import evm_chain, fund
 from tests.support.coroutines import run_apart
 from tests.support.gateway import provider_settings
@@ -84,6 +84,7 @@ def mainnet(tmp_path_factory: pytest.TempPathFactory, _sqlite_template: Any) -> 
         upstream.behave = lambda exchange: exchange.json({"results": []})
         settings = {
             "network": "mainnet",
+            "receipt_signing_keys": key_of("r1"),
             "base_rpc_url": base.url,
             "ethereum_rpc_url": "http://127.0.0.1:1",
             "solana_rpc_url": solana.url,
@@ -314,3 +315,19 @@ def test_another_instance_of_this_service_pays_and_is_served(
         found = answer.get_json()
     assert (answer.status_code, found["status"], found["body"]) == (200, 200, '{"results": []}'), found
     assert (found["payment"]["state"], found["payment"]["network"]) == ("paid", network)
+
+
+def test_the_extension_for_receipts_verifies_offers_and_receipts_and_refuses_forged_ones(mainnet: Scene) -> None:
+    client = x402ClientSync()
+    payer = mainnet.payer()
+    register_exact_evm_client(client, EthAccountSigner(payer.account))
+    required = requests.get(mainnet.search, timeout=60).headers["PAYMENT-REQUIRED"]
+    with x402_requests(client) as session:
+        paid = session.get(mainnet.search, timeout=60)
+    keys = requests.get(f"{mainnet.service.url}/.well-known/jwks.json", timeout=60).text
+    found = run_node("receipts.mjs", required, paid.headers["PAYMENT-RESPONSE"], keys)
+    assert found["accepted"] == json.loads(base64.b64decode(required))["accepts"][0]
+    assert (found["offered"]["amount"], found["offered"]["resourceUrl"]) == ("10000", found["paid"]["resourceUrl"])
+    assert (found["paid"]["payer"], found["matches"], found["forged"]) == (payer.address, True, "refused")
+    assert found["type"] == "x402-receipt+jws"
+    compatibility.check("npm", "@x402/extensions", found["version"], ["verify an offer", "verify a receipt"])

@@ -35,7 +35,7 @@ def test_secrets_are_generated_once_and_readable_by_their_owner_only(tmp_path: P
     key_id, _, key = first["ENCRYPTION_KEYS"].partition(":")
     assert key_id
     assert len(base64.b64decode(key, validate=True)) == 32
-    assert len(set(first.values())) == 4
+    assert len(set(first.values())) == 5
 
 
 def test_a_secret_that_an_older_file_lacks_is_added_and_the_others_stay(tmp_path: Path) -> None:

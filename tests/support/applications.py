@@ -81,6 +81,7 @@ def _parse(overrides: Mapping[str, Any]) -> Settings:
         "secret_key": "s" * 32,
         "code_peppers": key_of("p1"),
         "encryption_keys": key_of("k1"),
+        "receipt_signing_keys": key_of("r1"),
         "price_overrides": "ETH:3000,SOL:150",
         # The maximum: a transaction that lands immediately is confirmed within it on a busy machine, too.
         "confirmation_wait_seconds": "25",

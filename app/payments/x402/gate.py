@@ -13,6 +13,7 @@ import structlog
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from app import signing
 from app.core import clock
 from app.core.chains import USDC
 from app.core.identifiers import new_id
@@ -153,13 +154,15 @@ class PaymentGrant:
     payment_id: str
     price_nanos: int
     headers: Mapping[str, str]
+    receipts: Mapping[str, str]
+    """Headers of a successful response besides."""
     unused: PaymentAuthorization | None = None
     """What the client has presented, if an earlier payment for the same request serves it instead."""
 
     def headers_for(self, status: int) -> Mapping[str, str]:
-        """Return the headers of a response with a status: a receipt of MPP is for success only."""
+        """Return the headers of a response with a status: receipts are for success only."""
         is_success = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
-        return {name: value for name, value in self.headers.items() if is_success or name != mpp.RECEIPT_HEADER}
+        return {**self.headers, **(self.receipts if is_success else {})}
 
     def start_attempt(self) -> None:
         """Count an attempt, just before the call. Raises: PaymentAlreadyUsed while another call uses the payment."""
@@ -228,7 +231,7 @@ def accept_payment(price: PaymentPrice, *, payer: Principal | None) -> PaymentGr
             claimed = _find_claimed(presented, price.fingerprint)
             if claimed is not None:
                 settled = settlement.await_submitted(claimed, account_id=account_id, yields=False)
-                return _build_grant(settled, presented)
+                return _build_grant(settled, presented, price)
             return _accept_new(presented, price, payer, account_id)
         except PortError as error:
             raise _refusal(error, presented) from None
@@ -287,7 +290,7 @@ def _accept_new(
         with read_only_unit() as session:
             first = claimed_payments.find_open(session, authorization.payer, price.fingerprint)
         raise _pending_error(first, presented) from None
-    return _build_grant(settlement.resolve(payment_id), presented)
+    return _build_grant(settlement.resolve(payment_id), presented, price)
 
 
 def _grant_of_open_payment(
@@ -305,12 +308,13 @@ def _grant_of_open_payment(
     first = settlement.await_submitted(first, account_id=account_id, yields=True)
     if first.status == PaymentStatus.SETTLING or settlement.is_awaited(first):
         raise _pending_error(first, presented)
-    return _build_grant(first, presented, unused=authorization) if claimed_payments.can_be_served(first) else None
+    return _build_grant(first, presented, price, authorization) if claimed_payments.can_be_served(first) else None
 
 
 def _build_grant(
-    payment: PaymentRow, presented: HashPayment | SignedPayment, *, unused: PaymentAuthorization | None = None
-) -> PaymentGrant:
+    payment: PaymentRow, presented: HashPayment | SignedPayment, price: PaymentPrice,
+    unused: PaymentAuthorization | None = None,
+) -> PaymentGrant:  # fmt: skip
     if payment.status == PaymentStatus.SETTLING:
         raise _pending_error(payment, presented)
     if payment.status == PaymentStatus.VOID:
@@ -320,10 +324,11 @@ def _build_grant(
     if not claimed_payments.can_be_served(payment):
         raise Rejected(_ALREADY_USED)
     price_nanos = payment.required_units * claimed_payments.NANOS_PER_UNIT
+    receipt = terms.sign_payment(price.resource, payment)
     if isinstance(presented, HashPayment):
-        return PaymentGrant(payment.id, price_nanos, {})
-    header = presented.receipt(payment, note=_UNUSED if unused else None)
-    return PaymentGrant(payment.id, price_nanos, {**header, "Cache-Control": "no-store"}, unused)
+        return PaymentGrant(payment.id, price_nanos, {}, signing.header(receipt))
+    headers, successful = presented.report(payment, receipt, _UNUSED if unused else None)
+    return PaymentGrant(payment.id, price_nanos, {**headers, "Cache-Control": "no-store"}, successful, unused)
 
 
 def _pending_error(payment: PaymentRow | None, presented: HashPayment | SignedPayment) -> PaymentPending:

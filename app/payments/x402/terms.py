@@ -7,10 +7,12 @@ signed payment, `PAYMENT-SIGNATURE` a signed one. Nothing here reads a chain or 
 import base64
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app import signing
+from app.core import clock
 from app.core.chains import USDC, ChainName
 from app.errors import PaymentAlreadyUsed, PaymentInvalid, ServiceError
 from app.payments import settlement_capacity, treasury
@@ -19,12 +21,14 @@ from app.payments.presented import (
     HashPayment,
     PaymentHeaders,
     PaymentPrice,
+    Report,
     SignedPayment,
     decode_document,
     units_of,
 )  # fmt: skip
 from app.ports.errors import Rejected
 from app.ports.facilitator import Facilitator
+from app.signing import Statement
 from app.state import app_state
 
 _EVM_HASH = re.compile(r"0x[0-9a-fA-F]{64}", re.ASCII)
@@ -38,10 +42,14 @@ class X402Payment(SignedPayment):
     def check(self, price: PaymentPrice) -> None:
         """Accept it: the terms that a client echoes are never read, and what it pays is compared with the price."""
 
-    def receipt(self, payment: PaymentRow, *, note: str | None) -> dict[str, str]:
-        noted = {"extensions": {"unused-authorization": {"info": {"message": note}}}} if note else {}
-        members = {"success": True, "transaction": payment.tx_hash, "payer": payment.payer, **noted}
-        return self._header(payment.chain, members)
+    def report(self, payment: PaymentRow, receipt: str | None, note: str | None) -> Report:
+        def header(extensions: Mapping[str, Any]) -> dict[str, str]:
+            members = {"success": True, "transaction": payment.tx_hash, "payer": payment.payer}
+            return self._header(payment.chain, {**members, "extensions": extensions} if extensions else members)
+
+        noted = {"unused-authorization": {"info": {"message": note}}} if note else {}
+        signed = _signed_extension("receipt", receipt and {"format": "jws", "signature": receipt})
+        return header(noted), header(noted | signed)
 
     def failure(self, chain: str | None, **members: Any) -> dict[str, str]:
         return self._header(chain, {"success": False, **members})
@@ -107,6 +115,9 @@ _CHAIN_ORDER = (ChainName.BASE, ChainName.SOLANA, ChainName.ETHEREUM)
 _MIME_TYPE = "application/json"
 _QUERY_METHODS = ("GET", "HEAD", "DELETE")
 _BODY_METHODS = ("POST", "PUT", "PATCH")
+_SIGNED_TERMS = ("scheme", "network", "asset", "payTo", "amount")
+# Longer addresses are not signed: clients refuse responses whose headers are too long.
+_MAX_SIGNED_RESOURCE = 512
 _JSON_SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -159,6 +170,32 @@ def discovery_extension(method: str) -> dict[str, Any]:
     return {"bazaar": {"info": {"input": stated}, "schema": schema}}
 
 
+def sign_payment(resource: str, payment: PaymentRow) -> str | None:
+    """Return the receipt of a payment that has landed; None without a key, and if several may have paid."""
+    if not payment.payer or not payment.tx_hash or len(resource) > _MAX_SIGNED_RESOURCE:
+        return None
+    network = app_state().ports.facilitators[ChainName(payment.chain)].asset.network
+    paid = {"network": network, "payer": payment.payer, "transaction": payment.tx_hash}
+    stated = {"version": 1, "resourceUrl": resource, "issuedAt": int(clock.now().timestamp())}
+    return signing.sign(Statement.PAYMENT, stated | paid)
+
+
+def _offers(resource: str, accepts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the extension that signs the terms of a 402; {} without a key."""
+    found, now = [], int(clock.now().timestamp())
+    for index, each in enumerate(accepts if len(resource) <= _MAX_SIGNED_RESOURCE else ()):
+        stated = {"version": 1, "resourceUrl": resource, "validUntil": now + each["maxTimeoutSeconds"]}
+        signed = signing.sign(Statement.OFFER, stated | {name: each[name] for name in _SIGNED_TERMS})
+        found += [{"format": "jws", "acceptIndex": index, "signature": signed}] if signed else []
+    return _signed_extension("offers", found)
+
+
+def _signed_extension(name: str, value: Any) -> dict[str, Any]:
+    """Return the extension `offer-receipt` with a member; {} if that is empty."""
+    # Short, because it is in a header: the format is defined by x402.
+    return {"offer-receipt": {"info": {name: value}, "schema": {"type": "object", "required": [name]}}} if value else {}
+
+
 def encode_header(document: Mapping[str, Any]) -> str:
     """Return a document as x402 headers carry it: JSON in base64."""
     return base64.b64encode(json.dumps(document, separators=(",", ":")).encode()).decode()
@@ -196,13 +233,14 @@ def _body_members(price: PaymentPrice, chain: ChainName, options: list[Facilitat
 
 
 def _headers(price: PaymentPrice, chain: ChainName, options: list[Facilitator], *, error: str) -> dict[str, str]:
+    accepts = [_payment_requirements(price.units, each) for each in options]
     required_v2: dict[str, Any] = {
         "x402Version": 2,
         "error": error,
         "resource": {"url": price.resource, "description": price.description, "mimeType": _MIME_TYPE},
-        "accepts": [_payment_requirements(price.units, each) for each in options],
+        "accepts": accepts,
     }
-    if extensions := discovery_extension(price.method) if options else {}:
+    if extensions := discovery_extension(price.method) | _offers(price.resource, accepts) if options else {}:
         required_v2["extensions"] = extensions
     return {
         "X-Payment-Required": "true", "X-Payment-Amount": price.amount, "X-Payment-Currency": USDC.symbol,

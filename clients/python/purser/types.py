@@ -1932,6 +1932,21 @@ class OwnedService(TypedDict):
     """The time of the last change (ISO 8601, UTC)."""
 
 
+class OwnerRecovery(TypedDict):
+    """A recovery. `code` is null until the waiting time is over."""
+
+    agentId: str
+    """The unique identifier of the agent (UUID)."""
+    usable_from: str
+    """When the waiting time ends, in which the owner can cancel the recovery (ISO 8601, UTC)."""
+    expires_at: str
+    """The time after which the code cannot be used (ISO 8601, UTC)."""
+    code: str | None
+    """A one-time code for the owner, at `/owner/recover`; null before `usable_from`. Each call then returns
+    another one.
+    """
+
+
 class Pagination(TypedDict):
     """The position of a page in its list; made from a `Page`, which is its own pagination."""
 
@@ -2404,6 +2419,15 @@ class ReactivatedSubscription(TypedDict):
     """Always `active`."""
     reactivated: bool
     """Always true."""
+
+
+class Receipt(TypedDict):
+    """A receipt, and what it is of."""
+
+    kind: Literal["transaction", "approval", "purchase", "payout"]
+    """What the record is."""
+    receipt: str
+    """The signed copy of the record (a JWS in compact form)."""
 
 
 class RefundBody(TypedDict):
@@ -3863,6 +3887,7 @@ AuditAction: TypeAlias = Literal[
     "agent.key_revoked",
     "agent.controls_set",
     "agent.owner_key_replaced",
+    "agent.owner_changed",
     "agent.controls_loosened",
     "agent.payee_removed",
     "agent.session_opened",
@@ -3946,6 +3971,8 @@ EventPattern: TypeAlias = Literal[
     "funding.failed",
     "funding.pending",
     "funding.received",
+    "owner.*",
+    "owner.changed",
     "payment.*",
     "payment.confirmed",
     "payment.failed",
@@ -4024,6 +4051,7 @@ EventType: TypeAlias = Literal[
     "wallet.frozen",
     "wallet.unfrozen",
     "controls.changed",
+    "owner.changed",
     "connection.opened",
     "connection.ended",
     "payout.pending",

@@ -669,6 +669,15 @@ export abstract class Operations {
   }
 
   /**
+   * Begin a recovery for an owner who has lost everything; after the waiting time, get its code.
+   *
+   * Check by other means that the person is the owner. All targets of the owner are told, and the owner can cancel it on the page. Repeat the call after `usable_from`.
+   */
+  recoverOwner(args: Input<"recover_owner", "">, options?: CallOptions): Promise<Output<"recover_owner">> {
+    return this.call({ method: "POST", path: "/v1/platform/agents/{agent_id}/owner-recovery" }, args, options);
+  }
+
+  /**
    * List master keys: to an admin, active ones in full. The access is recorded in the audit log.
    *
    * Use `id` to revoke a key.
@@ -1324,6 +1333,15 @@ export abstract class Operations {
    */
   listPaidResources(args: Input<"list_paid_resources", ""> = {}, options?: CallOptions): Promise<Output<"list_paid_resources">> {
     return this.call({ method: "GET", path: "/discovery/resources", query: ["limit","offset","type","network","scheme","payTo"] }, args, options);
+  }
+
+  /**
+   * Get a signed copy of a record whose outcome is certain: what was paid, or refused, and why.
+   *
+   * A JWS, whose keys are at `/.well-known/jwks.json`. Applications get none.
+   */
+  getReceipt(args: Input<"get_receipt", "">, options?: CallOptions): Promise<Output<"get_receipt">> {
+    return this.call({ method: "GET", path: "/v1/receipts/{record_id}" }, args, options);
   }
 
   /**
