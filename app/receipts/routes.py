@@ -77,6 +77,6 @@ def _find(record_id: str) -> tuple[str, Any]:
     with suppress(NotFound):
         return "purchase", shown(shopping.get_owned(record_id, principal))
     with suppress(NotFound):
-        if (payout := payouts.get(record_id)).row.agent_id == principal.agent_id:
+        if (payout := payouts.get(record_id)).agent_id == principal.agent_id:
             return "payout", payout
     raise missing
