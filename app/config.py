@@ -178,6 +178,8 @@ class Settings(BaseSettings):
     x402_max_age_seconds: int = Field(3600, ge=60, le=86_400)
     x402_miss_limit: RateLimit | None = None
     x402_failed_gas_usd_per_day: Decimal = Field(Decimal(5), ge=0)
+    x402_upto_usd_per_payer: Decimal = Field(Decimal(1), ge=0)
+    x402_upto_usd: Decimal = Field(Decimal(20), ge=0)
     allow_private_upstreams: bool = False
 
     browser_executable: str = ""

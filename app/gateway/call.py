@@ -18,7 +18,7 @@ from app.forwarding import filters
 from app.forwarding.call import MAX_BODY_BYTES
 from app.forwarding.relay import ForwardingOptions
 from app.gateway import operator_errors
-from app.gateway.call_charges import FixedCharge, GatewayCharge, HeldCharge
+from app.gateway.call_charges import FixedCharge, GatewayCharge, HeldCharge, MeteredCharge
 from app.gateway.dialects.request import injection
 from app.gateway.dialects.request.cost_params import CostParams, Surface
 from app.gateway.dialects.request.parse import read_cost_params
@@ -148,6 +148,7 @@ class GatewayCall:
                 params = injection.limit_output(params, min([default_tokens, *affordable.values()]))
                 quote = self._quote(params)
         price = self._price(quote.worst_case.cost_nanos, body=self.validated.body)
+        price = replace(price, is_metered=quote.rule is not None)
         return PrepaidQuote(price, quote, params)
 
     def advertised_price(self) -> PaymentPrice:
@@ -294,6 +295,13 @@ def forward_on_credits(call: GatewayCall, caller: Principal) -> Response:
 def _forward_prepaid(call: GatewayCall, caller: Principal | None) -> Response:
     price, quote, params = call.prepaid
     grant = gate.accept_payment(price, payer=caller)
+    if grant.metered is not None:
+        metered = MeteredCharge(grant, call.provider.slug, call.quote, call.quote.params or call.validated.params)
+        try:
+            return _exchange(call, metered, client_id=grant.payment_id)
+        except BaseException:
+            metered.collect()
+            raise
     paid = FixedCharge(grant, call.provider.slug, quote, params)
     # Each payment counts as a separate client: it shares neither limits nor idempotency keys with another.
     return _exchange(call, paid, client_id=grant.payment_id)

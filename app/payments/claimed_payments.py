@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 import structlog
-from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, false, func, select, update
+from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, false, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock
@@ -35,6 +35,7 @@ RETRY_WINDOW = timedelta(hours=24)
 
 
 class PaymentStatus(StrEnum):
+    AUTHORIZED = "authorized"
     SETTLING = "settling"
     PAID = "paid"
     SERVING = "serving"
@@ -53,22 +54,27 @@ _EVENTS = {
 
 
 def _announce(session: Session, row: Any, status: PaymentStatus, _reason: str | None) -> None:
+    is_metered = row.rail == PaymentRail.UPTO and status is PaymentStatus.SERVED
     # A payment with tries is paid again, because its call was not served.
-    if status not in _EVENTS or (status is PaymentStatus.PAID and row.tries):
+    if not is_metered and (status not in _EVENTS or (status is PaymentStatus.PAID and row.tries)):
         return
     data = {
         "payment_id": row.id, "chain": row.chain, "amount": str(TokenAmount(row.units, USDC)),
         "currency": USDC.symbol, "payer": row.payer, "provider": row.provider, "tx_hash": row.tx_hash,
     }  # fmt: skip
-    outbox.record(session, _EVENTS[status], agent_id=None, object_id=row.id, data=data)
+    outbox.record(session, _EVENTS.get(status, EventType.PAYMENT_RECEIVED), agent_id=None, object_id=row.id, data=data)
 
 
 PAYMENTS = StateMachine(
     Payment.status,
-    initial={PaymentStatus.SETTLING, PaymentStatus.PAID},
+    initial={PaymentStatus.SETTLING, PaymentStatus.PAID, PaymentStatus.AUTHORIZED},
     permitted={
+        # Only a metered payment: it is settled once its call was served, and `reversed` if it cannot be.
+        PaymentStatus.AUTHORIZED: {PaymentStatus.SETTLING, PaymentStatus.VOID, PaymentStatus.REVERSED},
         # `void` when it can no longer land; `closed` when a database restore preceded its landing.
-        PaymentStatus.SETTLING: {PaymentStatus.PAID, PaymentStatus.CLOSED, PaymentStatus.VOID},
+        PaymentStatus.SETTLING: {
+            PaymentStatus.PAID, PaymentStatus.CLOSED, PaymentStatus.VOID, PaymentStatus.SERVED, PaymentStatus.REVERSED,
+        },
         # `reversed` when a reorg reversed it permanently.
         PaymentStatus.PAID: {PaymentStatus.SERVING, PaymentStatus.CLOSED, PaymentStatus.REVERSED},
         # `paid` again when the call is known not to have been served.
@@ -81,6 +87,7 @@ PAYMENTS = StateMachine(
     announce=_announce,
     announced=(
         Payment.id, Payment.chain, Payment.units, Payment.provider, Payment.payer, Payment.tx_hash, Payment.tries,
+        Payment.rail,
     ),
 )  # fmt: skip
 
@@ -88,6 +95,7 @@ PAYMENTS = StateMachine(
 class PaymentRail(StrEnum):
     HASH = "hash"
     SIGNED = "signed"
+    UPTO = "upto"
 
 
 PaymentRow: TypeAlias = Payment | Row[*tuple[Any, ...]]
@@ -216,19 +224,35 @@ def set_restore_cutoff(session: Session, now: datetime) -> int:
 
 def mark_landed(session: Session, payment_id: str, *, tx_hash: str) -> bool:
     """Record where a signed payment landed, if it had no outcome; one from before the restore cutoff is closed."""
-    cutoff = restore_cutoff(session)
-    is_before_cutoff = cutoff is not None and get(session, payment_id).created_at <= cutoff
-    status = PaymentStatus.CLOSED if is_before_cutoff else PaymentStatus.PAID
-    moved = PAYMENTS.move(session, payment_id, PaymentStatus.SETTLING, status, paid_at=clock.now(), tx_hash=tx_hash)
-    return bool(moved)
+    cutoff, payment = restore_cutoff(session), get(session, payment_id)
+    is_before_cutoff = cutoff is not None and payment.created_at <= cutoff
+    values: dict[str, Any] = {"paid_at": clock.now(), "tx_hash": tx_hash}
+    if payment.rail == PaymentRail.UPTO:
+        status, values["served_at"] = PaymentStatus.SERVED, clock.now()
+    else:
+        status = PaymentStatus.CLOSED if is_before_cutoff else PaymentStatus.PAID
+    return bool(PAYMENTS.move(session, payment_id, PaymentStatus.SETTLING, status, **values))
 
 
 def void(session: Session, payment_id: str) -> bool:
-    """Record that a signed payment did not land, and release its claims; return whether it had no outcome."""
-    moved = bool(PAYMENTS.move(session, payment_id, PaymentStatus.SETTLING, PaymentStatus.VOID))
+    """Record that a signed payment did not land; return whether it had no outcome.
+
+    Its claims are released. Only a metered one has been served: it counts as `reversed`, and keeps them.
+    """
+    payment = get(session, payment_id)
+    if payment.rail == PaymentRail.UPTO and payment.transaction_id is not None:
+        return mark_unpaid(session, payment_id)
+    open_statuses = {PaymentStatus.SETTLING, PaymentStatus.AUTHORIZED}
+    moved = bool(PAYMENTS.move(session, payment_id, open_statuses, PaymentStatus.VOID))
     if moved:
         session.execute(delete(_CLAIMS).where(_CLAIMS.c.holder_id == payment_id))
     return moved
+
+
+def mark_unpaid(session: Session, payment_id: str) -> bool:
+    """Record that a metered payment was served and cannot be collected; return whether it had no outcome."""
+    open_statuses = {PaymentStatus.SETTLING, PaymentStatus.AUTHORIZED}
+    return bool(PAYMENTS.move(session, payment_id, open_statuses, PaymentStatus.REVERSED))
 
 
 def relink_transaction(session: Session, payment_id: str, *, tx_hash: str) -> None:
@@ -246,7 +270,7 @@ def find_by_transactions(session: Session, hashes: Iterable[str], *, since: date
     rows = select(Payment).where(
         Payment.status.in_([each.value for each in _COMPLETED_STATUSES]),
         Payment.created_at >= since,
-        Payment.rail == PaymentRail.SIGNED.value,
+        Payment.rail != PaymentRail.HASH.value,
         Payment.tx_hash.in_(list(hashes)),
     )
     return list(session.scalars(rows))
@@ -280,13 +304,37 @@ def find_without_claim(session: Session) -> list[str]:
     return list(session.scalars(select(Payment.id).where(Payment.status != PaymentStatus.VOID.value, ~claimed)))
 
 
-def is_settling_on(chain: ChainName) -> ColumnElement[bool]:
-    return and_(Payment.status == PaymentStatus.SETTLING.value, Payment.chain == chain.value)
+def is_open_on(chain: ChainName, *statuses: PaymentStatus) -> ColumnElement[bool]:
+    return and_(Payment.status.in_([each.value for each in statuses]), Payment.chain == chain.value)
 
 
-def find_settling(session: Session, chain: ChainName, limit: int) -> list[str]:
-    rows = select(Payment.id).where(is_settling_on(chain)).order_by(Payment.created_at).limit(limit)
+def find_settling(
+    session: Session, chain: ChainName, limit: int, status: PaymentStatus = PaymentStatus.SETTLING
+) -> list[str]:
+    """Return the oldest payments of a chain that are being settled, or that have another status."""
+    rows = select(Payment.id).where(is_open_on(chain, status)).order_by(Payment.created_at).limit(limit)
     return list(session.scalars(rows))
+
+
+def metered_units(session: Session, payer: str | None = None, chain: ChainName | None = None) -> int:
+    """Return the units of metered payments that have no outcome, or were not collected within a day.
+
+    Of a payer, only those without an outcome; of a chain, only its.
+    """
+    counted: ColumnElement[bool] = Payment.status.in_([PaymentStatus.AUTHORIZED.value, PaymentStatus.SETTLING.value])
+    if payer is None:
+        is_recent = Payment.created_at > clock.now() - RETRY_WINDOW
+        counted = or_(counted, and_(Payment.status == PaymentStatus.REVERSED.value, is_recent))
+    conditions = [Payment.rail == PaymentRail.UPTO.value, counted]
+    conditions += [] if payer is None else [Payment.payer == payer]
+    conditions += [] if chain is None else [Payment.chain == chain.value]
+    return int(session.scalar(select(func.coalesce(func.sum(Payment.units), 0)).where(*conditions)) or 0)
+
+
+def has_unpaid(session: Session, payer: str) -> bool:
+    """Return whether a call of this payer was served, and its metered payment was not collected."""
+    is_unpaid = Payment.rail == PaymentRail.UPTO.value, Payment.status == PaymentStatus.REVERSED.value
+    return session.scalar(select(Payment.id).where(Payment.payer == payer, *is_unpaid).limit(1)) is not None
 
 
 _LATEST = table_of(LatestPayment)

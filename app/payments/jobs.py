@@ -12,9 +12,10 @@ from app.credits import accounts as credit_accounts
 from app.db.leases import once_per_period
 from app.db.unit_of_work import unit_of_work
 from app.payments import claimed_payments, settlement_capacity, topups, treasury
+from app.payments.claimed_payments import PaymentStatus
 from app.payments.models import TopUp
 from app.payments.treasury import WalletRole
-from app.payments.x402 import settlement
+from app.payments.x402 import metered, settlement
 from app.ports.errors import PortError
 from app.state import AppState, app_state
 from app.wallets.core import custody
@@ -27,12 +28,14 @@ _SANDBOX_OPENING_UNITS = 1
 
 
 def has_open(chain: ChainName) -> ColumnElement[bool]:
-    return or_(exists().where(claimed_payments.is_settling_on(chain)), topups.has_open(chain))
+    is_open = claimed_payments.is_open_on(chain, PaymentStatus.SETTLING, PaymentStatus.AUTHORIZED)
+    return or_(exists().where(is_open), topups.has_open(chain))
 
 
 def resume_settlements(chain: ChainName) -> None:
     """Resolve open settlements and grant top-ups on a chain; one that fails does not stop the others."""
     settlement.resolve_pending(chain)
+    metered.settle_due(chain)
     topups.grant_due(chain)
 
 
@@ -110,4 +113,5 @@ def check(session: Session) -> list[str]:
     ]
     unmatched = topups.find_confirmed_without_grant(session)
     problems += [f"top-up {each} is final and confirmed, and granted nothing" for each in unmatched]
+    problems += metered.check(session)
     return problems + [f"payment {each} has no claim" for each in claimed_payments.find_without_claim(session)]

@@ -65,6 +65,8 @@ class PaymentPrice:
     # Why a payment would be refused, if it would be.
     unavailable_reason: str | None = None
     method: str = ""
+    # Whether the call's cost is known after it, so that a payment of its maximum can be metered.
+    is_metered: bool = False
 
     @property
     def units(self) -> int:
@@ -113,6 +115,7 @@ class HashPayment:
     facilitator: Facilitator
     tx_hash: str
     proof: str | None
+    is_metered = False
 
     def claim_key(self) -> str:
         return transaction_claim_key(self.facilitator.name, self.tx_hash)
@@ -124,6 +127,9 @@ class SignedPayment(ABC):
 
     facilitator: Facilitator
     payload: Mapping[str, Any]
+
+    is_metered = False
+    """Whether it is a maximum, of which what the call cost is paid after it."""
 
     def claim_key(self) -> str:
         return self.facilitator.claim_of(self.payload)

@@ -463,6 +463,8 @@ def _require(reason: str, token: Token, available: int, required: int) -> None:
 class SimulatedFacilitator:
     """The facilitator of a simulated chain; a signed payment's payload is its content."""
 
+    metered = None
+
     def __init__(self, chain: SimulatedChain) -> None:
         self.chain = chain
 

@@ -3,10 +3,12 @@
 The order is the protection: nothing is consumed before it is verified, and nothing is served before it is consumed.
 """
 
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -26,7 +28,7 @@ from app.payments import claimed_payments, mpp, settlement_risks, treasury
 from app.payments.claimed_payments import PaymentIsOpen, PaymentRail, PaymentRow, PaymentStatus
 from app.payments.models import Payment
 from app.payments.presented import HashPayment, PaymentHeaders, PaymentPrice, SignedPayment
-from app.payments.x402 import settlement, terms
+from app.payments.x402 import metered, settlement, terms
 from app.ports.errors import PortError, Rejected, Unreachable
 from app.ports.facilitator import IncomingPayment, PaymentAuthorization
 from app.state import app_state
@@ -103,48 +105,9 @@ _ALREADY_USED = "already_used"
 _SETTLED_ELSEWHERE = "invalid_exact_evm_nonce_already_used"
 _NOT_YET_VALID = "invalid_exact_evm_payload_authorization_valid_after"
 _UNUSED = "An earlier payment by this payer paid for this request. The payment sent now will not be submitted."
-_WALLETS = (
-    "only Coinbase Smart Wallet 1 and 1.1 and Safe 1.3.0, 1.4.1 and 1.5.0 can sign payments: their official code, with"
-    " keys as owners and Safe's own fallback handler."
-)
-_BY_HASH = "Nothing was charged. Or send the USDC yourself and pay by transaction hash (X-Payment)."
-_MESSAGES: Mapping[str, str] = {
-    NOT_FINAL: "The transaction is unknown or lacks confirmations; present it again shortly.",
-    "chain_unreachable": "The chain cannot be read at the moment; nothing was consumed. Present it again shortly.",
-    "transaction_failed": "This transaction failed on the chain.",
-    "nothing_received": "This transaction transferred no USDC to the recipient.",
-    "amount_too_low": "This transaction transferred less than this call costs. Nothing was consumed.",
-    "too_old": "This transaction is too old to pay for a call.",
-    "before_restore": "This payment was made before the service was restored from a backup, and may have been used"
-    " already. The operator can look into it.",
-    "proof_not_by_payer": "X-Payment-Signature is not the payer's signature over this hash and this request.",
-    "payer_is_a_wallet_of_another": "This payment came from another agent's wallet; only that agent can use it.",
-    "hash_of_another_chain": "This is not a transaction hash of that chain.",
-    "invalid_network": "Payments are not accepted on this chain or network.",
-    "settlement_failed": "The payment was not executed; nothing was charged.",
-    "network_fee_too_high": "The network fee is higher than the price of this call allows at the moment. Nothing was"
-    " charged. Present this payment again later, sign one for another chain (on Solana: with a lower priority fee), or"
-    " pay by transaction hash.",
-    "eip6492_factory_not_allowed": f"Of wallets that are not deployed yet, {_WALLETS} {_BY_HASH}",
-    "wallet_not_supported": f"The payer is a contract. Of contracts, {_WALLETS} {_BY_HASH}",
-    settlement_risks.PAUSED: "Payments with contract signatures, from accounts with code and with high priority fees"
-    " are paused on this chain: failed ones have used up what the service spends on them in a day. Sign with a key of"
-    f" an account without code, or with a lower priority fee. {_BY_HASH}",
-    settlement_risks.PAYER_REFUSED: "Signed payments of this payer failed on the chain at the service's cost; none is"
-    f" accepted before details.refused_until. {_BY_HASH}",
-    settlement_risks.FUNDS_IN_USE: "The payer's balance does not cover this payment together with those that are"
-    " being settled. Nothing was charged; present it again once they are settled.",
-    _NOT_YET_VALID: "This payment is not valid yet by the clock of the chain: a block after its validAfter must exist."
-    " Nothing was charged; present it again then.",
-    mpp.NOT_ISSUED: "This is no challenge of this service for this request, at what it costs now. Nothing was charged;"
-    " pay the challenge in this response.",
-    mpp.EXPIRED: "This challenge has expired. Nothing was charged; pay the challenge in this response.",
-    mpp.WRONG_NONCE: "The nonce of this authorization is not the hash of the challenge. Nothing was charged.",
-    "chain_not_offered": "Signed payments are not accepted on this chain at the moment. Nothing was charged.",
-}
-_RETRYABLE_REASONS = frozenset(
-    {NOT_FINAL, "chain_unreachable", "insufficient_gas", settlement_risks.FUNDS_IN_USE, "network_fee_too_high"}
-)
+_REFUSALS = tomllib.loads(Path(__file__).with_name("refusals.toml").read_text())
+_MESSAGES: Mapping[str, str] = _REFUSALS["messages"]
+_RETRYABLE_REASONS: frozenset[str] = frozenset(_REFUSALS["retryable"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +121,8 @@ class PaymentGrant:
     """Headers of a successful response besides."""
     unused: PaymentAuthorization | None = None
     """What the client has presented, if an earlier payment for the same request serves it instead."""
+    metered: tuple[SignedPayment, str] | None = None
+    """The payment and its resource, if the call is held on the payment's account and paid for after it."""
 
     def headers_for(self, status: int) -> Mapping[str, str]:
         """Return the headers of a response with a status: receipts are for success only."""
@@ -228,6 +193,8 @@ def accept_payment(price: PaymentPrice, *, payer: Principal | None) -> PaymentGr
     with limits.count_failed_payment(limits.client_network(price.remote_address)):
         try:
             presented = read_payment(price.headers)
+            if presented.is_metered and not price.is_metered:
+                raise Rejected("unsupported_scheme")
             claimed = _find_claimed(presented, price.fingerprint)
             if claimed is not None:
                 settled = settlement.await_submitted(claimed, account_id=account_id, yields=False)
@@ -235,6 +202,20 @@ def accept_payment(price: PaymentPrice, *, payer: Principal | None) -> PaymentGr
             return _accept_new(presented, price, payer, account_id)
         except PortError as error:
             raise _refusal(error, presented) from None
+
+
+def settle_metered(grant: PaymentGrant, *, waits: bool) -> PaymentGrant:
+    """Submit what the call on a metered payment has cost; return its grant with the outcome. Raises: Unreachable."""
+    payment = metered.settle(grant.payment_id, waits=waits)
+    if grant.metered is None or payment.tx_hash is None:
+        return grant
+    presented, resource = grant.metered
+    if payment.status == PaymentStatus.SERVED:
+        headers, receipts = presented.report(payment, terms.sign_payment(resource, payment), None)
+        return replace(grant, headers=headers, receipts=receipts)
+    reason = "settlement_pending" if payment.status == PaymentStatus.SETTLING else "settlement_failed"
+    members = {"errorReason": reason, "transaction": payment.tx_hash, "payer": payment.payer}
+    return replace(grant, headers=presented.failure(payment.chain, **members))
 
 
 def find_served_payment(price: PaymentPrice) -> str | None:
@@ -275,6 +256,9 @@ def _accept_new(
     try:
         if isinstance(presented, HashPayment):
             payment_id = verify_and_claim(presented, price, agent_id=payer.agent_id if payer else None)
+        elif presented.is_metered:
+            payment_id = metered.accept(presented, price)
+            return PaymentGrant(payment_id, price.nanos, {}, {}, metered=(presented, price.resource))
         else:
             authorization = settlement.verify(presented, price)
             if grant := _grant_of_open_payment(presented, authorization, price, account_id):

@@ -31,7 +31,7 @@ from app.wallets.views.history import TransactionView
 from server.pool import ResourceUse
 
 _log = structlog.get_logger(__name__)
-_KIND = MovementKind.SETTLEMENT
+KIND = MovementKind.SETTLEMENT
 ACCOUNT_OPENING_KIND = "opening"
 _RESOLVE_BATCH = 200
 # No reorg of these chains reaches further back, and no authorization is resubmitted for longer.
@@ -79,7 +79,7 @@ def settle(
             if draft.is_risky:
                 # Also where no nonce is taken: one at a time counts what the others may cost.
                 lifecycle.lock_nonces(session, chain.name, draft.intent.sender)
-            recorded, signed = relayed.record_submission(session, chain, wallet, draft, signer, kind=_KIND)
+            recorded, signed = relayed.record_submission(session, chain, wallet, draft, signer, kind=KIND)
             settlement_risks.reserve(session, payment, draft, most_nanos)
             payment.transaction_id, payment.tx_hash = recorded.id, signed.tx_hash
             claimed_payments.claim(
@@ -190,7 +190,7 @@ def detect_reversed_payments(chain: ChainName) -> int:
     """
     since = clock.now() - _REVERSAL_WINDOW
     with read_only_unit() as session:
-        failed = relayed.failed_hashes(session, treasury.OWNER_AGENT_ID, chain, kind=_KIND, since=since)
+        failed = relayed.failed_hashes(session, treasury.OWNER_AGENT_ID, chain, kind=KIND, since=since)
         reversed_payments = claimed_payments.find_by_transactions(session, failed, since=since) if failed else []
     return sum(_check_reversed(payment) for payment in reversed_payments)
 
@@ -216,6 +216,8 @@ def _check_reversed(payment: Payment) -> bool:
 
 def _find_settlement(payment: PaymentRow) -> str | None:
     """Return the transaction in which a signed payment landed, by any submitter. Raises: PortError."""
+    if payment.rail == PaymentRail.UPTO:  # only this service can submit it
+        return None
     claim = str(payment.terms["claim"])
     authorization = PaymentAuthorization(claim, payment.payer or "", payment.recipient, payment.units, payment.terms)
     return app_state().ports.facilitators[ChainName(payment.chain)].find_settlement(authorization)

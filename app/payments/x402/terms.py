@@ -14,6 +14,7 @@ from typing import Any
 from app import signing
 from app.core import clock
 from app.core.chains import USDC, ChainName
+from app.core.money import nanos_from_usd
 from app.errors import PaymentAlreadyUsed, PaymentInvalid, ServiceError
 from app.payments import settlement_capacity, treasury
 from app.payments.claimed_payments import PaymentRow
@@ -38,13 +39,19 @@ _SOLANA_HASH = re.compile(r"[1-9A-HJ-NP-Za-km-z]{64,90}", re.ASCII)
 @dataclass(frozen=True, slots=True)
 class X402Payment(SignedPayment):
     version: int
+    is_metered: bool = False
+
+    def claim_key(self) -> str:
+        scheme = self.facilitator.metered if self.is_metered else None
+        return (scheme or self.facilitator).claim_of(self.payload)
 
     def check(self, price: PaymentPrice) -> None:
         """Accept it: the terms that a client echoes are never read, and what it pays is compared with the price."""
 
     def report(self, payment: PaymentRow, receipt: str | None, note: str | None) -> Report:
         def header(extensions: Mapping[str, Any]) -> dict[str, str]:
-            members = {"success": True, "transaction": payment.tx_hash, "payer": payment.payer}
+            amount = {"amount": str(payment.units)} if self.is_metered else {}
+            members = {"success": True, "transaction": payment.tx_hash, "payer": payment.payer, **amount}
             return self._header(payment.chain, {**members, "extensions": extensions} if extensions else members)
 
         noted = {"unused-authorization": {"info": {"message": note}}} if note else {}
@@ -94,22 +101,29 @@ def _parse_signed_payment(text: str) -> X402Payment:
     terms = document.get("accepted") if version == 2 else document  # noqa: PLR2004 - the version
     if not isinstance(terms, dict):
         raise Rejected("invalid_payload")
-    if terms.get("scheme") != "exact":
+    scheme, network = terms.get("scheme"), terms.get("network")
+    if scheme not in ("exact", _METERED_SCHEME):
         raise Rejected("unsupported_scheme")
     payload = document.get("payload")
     if not isinstance(payload, dict):
         raise Rejected("invalid_payload")
-    network = terms.get("network")
     for facilitator in app_state().ports.facilitators.values():
         asset = facilitator.asset
         if isinstance(network, str) and network == (asset.network if version == 2 else asset.legacy_network):  # noqa: PLR2004 - the version
-            return X402Payment(facilitator, payload, version)
+            if scheme == "exact":
+                return X402Payment(facilitator, payload, version)
+            if version == 2 and facilitator.metered is not None:  # noqa: PLR2004 - the version
+                payload |= {_SPONSORING: (document.get("extensions") or {}).get(_SPONSORING)}
+                return X402Payment(facilitator, payload, version, is_metered=True)
+            raise Rejected("unsupported_scheme")
     raise Rejected("invalid_network")
 
 
 REQUIRED_HEADER = "PAYMENT-REQUIRED"
 RESPONSE_HEADER = "PAYMENT-RESPONSE"
 _MAX_TIMEOUT_SECONDS = 300
+_METERED_SCHEME, _METERED_TIMEOUT_SECONDS = "upto", 3_600
+_SPONSORING, _ALLOWANCE = "eip2612GasSponsoring", {"info": {"description": "Of Permit2", "version": "1"}, "schema": {}}
 # Clients take the first option that they can pay: the cheapest to settle comes first.
 _CHAIN_ORDER = (ChainName.BASE, ChainName.SOLANA, ChainName.ETHEREUM)
 _MIME_TYPE = "application/json"
@@ -233,7 +247,9 @@ def _body_members(price: PaymentPrice, chain: ChainName, options: list[Facilitat
 
 
 def _headers(price: PaymentPrice, chain: ChainName, options: list[Facilitator], *, error: str) -> dict[str, str]:
+    # Metered ones last: clients take the first that they can pay, and those need an allowance.
     accepts = [_payment_requirements(price.units, each) for each in options]
+    accepts += [_metered_requirements(price.units, each) for each in options if _is_metered(price, each)]
     required_v2: dict[str, Any] = {
         "x402Version": 2,
         "error": error,
@@ -241,6 +257,7 @@ def _headers(price: PaymentPrice, chain: ChainName, options: list[Facilitator], 
         "accepts": accepts,
     }
     if extensions := discovery_extension(price.method) | _offers(price.resource, accepts) if options else {}:
+        extensions |= {_SPONSORING: _ALLOWANCE} if accepts[-1]["scheme"] == _METERED_SCHEME else {}
         required_v2["extensions"] = extensions
     return {
         "X-Payment-Required": "true", "X-Payment-Amount": price.amount, "X-Payment-Currency": USDC.symbol,
@@ -258,6 +275,17 @@ def _payment_requirements(units: int, facilitator: Facilitator) -> dict[str, Any
         "asset": facilitator.asset.address, "payTo": treasury.recipient(facilitator.name),
         "maxTimeoutSeconds": _MAX_TIMEOUT_SECONDS, "extra": extra,
     }  # fmt: skip
+
+
+def _metered_requirements(units: int, facilitator: Facilitator) -> dict[str, Any]:
+    terms, settler = _payment_requirements(units, facilitator), treasury.settler(facilitator.name)
+    extra = dict(facilitator.metered.extra_terms(settler)) if facilitator.metered else {}
+    return {**terms, "scheme": _METERED_SCHEME, "maxTimeoutSeconds": _METERED_TIMEOUT_SECONDS, "extra": extra}
+
+
+def _is_metered(price: PaymentPrice, facilitator: Facilitator) -> bool:
+    is_allowed = price.nanos <= nanos_from_usd(app_state().settings.x402_upto_usd_per_payer)
+    return price.is_metered and is_allowed and facilitator.metered is not None
 
 
 def _payment_requirements_v1(price: PaymentPrice, facilitator: Facilitator) -> dict[str, Any]:

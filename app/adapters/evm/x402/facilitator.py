@@ -17,6 +17,7 @@ from app.adapters.evm.send import refusals
 from app.adapters.evm.send.transactions import CallTarget, FeeTerms
 from app.adapters.evm.x402 import known_wallets, payments
 from app.adapters.evm.x402.payments import SignedAuthorization
+from app.adapters.evm.x402.upto import UptoScheme
 from app.adapters.jsonrpc.calls import RpcCall
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.ports.chain import Terms, TransactionDraft
@@ -54,6 +55,7 @@ class EvmFacilitator:
         self._drafter = chain.drafter
         self._domain = payments.usdc_domain(deployment)
         self.asset = payments.usdc_asset(deployment)
+        self.metered = UptoScheme(chain)
 
     def canonical_hash(self, text: str) -> str | None:
         return text.lower() if _HASH.fullmatch(text) else None

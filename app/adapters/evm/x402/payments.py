@@ -89,7 +89,7 @@ def _of(name: str) -> Any:
     return Field(validation_alias=AliasPath("authorization", name))
 
 
-_Address = Annotated[str, StringConstraints(pattern=r"^0x[0-9a-fA-F]{40}$"), AfterValidator(to_checksum_address)]
+Address = Annotated[str, StringConstraints(pattern=r"^0x[0-9a-fA-F]{40}$"), AfterValidator(to_checksum_address)]
 _Hash = Annotated[str, StringConstraints(pattern=r"^0x[0-9a-fA-F]{64}$")]
 _Signature = Annotated[
     str, StringConstraints(pattern=r"^0x([0-9a-fA-F]{2})+$", max_length=_MAX_SIGNATURE, to_lower=True)
@@ -97,8 +97,8 @@ _Signature = Annotated[
 
 
 class SignedAuthorization(ForeignModel):
-    payer: _Address = _of("from")
-    recipient: _Address = _of("to")
+    payer: Address = _of("from")
+    recipient: Address = _of("to")
     units: U256Digits = _of("value")
     valid_after: U256Digits = _of("validAfter")
     valid_before: U256Digits = _of("validBefore")
@@ -132,14 +132,13 @@ class SignedAuthorization(ForeignModel):
         """Return whether the payer's key signed it, as the token checks it; else its payer may be a contract."""
         if not signatures.SIGNATURE.fullmatch(self.signature):
             return False
-        _v, _r, s = self._vrs()
+        _v, _r, s = vrs(self.signature)
         message = signatures.typed_message(_TRANSFER_STRUCT, self._fields(), domain)
-        return s <= _HALF_ORDER and signatures.signer_of(message, self.signature) == self.payer
+        return int.from_bytes(s, "big") <= _HALF_ORDER and signatures.signer_of(message, self.signature) == self.payer
 
     def call(self) -> bytes:
         """Return the calldata that submits it with a key's signature."""
-        v, r, s = self._vrs()
-        return _TRANSFER.encode(*self._fields(), v, r.to_bytes(32, "big"), s.to_bytes(32, "big"))
+        return _TRANSFER.encode(*self._fields(), *vrs(self.signature))
 
     def call_of_contract(self) -> tuple[bytes, Terms]:
         """Return the calldata that submits it with a contract's signature, and its deployment. Raises: Rejected."""
@@ -160,10 +159,12 @@ class SignedAuthorization(ForeignModel):
     def _fields(self) -> tuple[object, ...]:
         return (self.payer, self.recipient, self.units, self.valid_after, self.valid_before, self.nonce)
 
-    def _vrs(self) -> tuple[int, int, int]:
-        raw = bytes.fromhex(self.signature[2:])
-        v = raw[64] + 27 if raw[64] < 27 else raw[64]  # noqa: PLR2004 - some wallets count from 0
-        return v, int.from_bytes(raw[:32], "big"), int.from_bytes(raw[32:64], "big")
+
+def vrs(signature: str) -> tuple[int, bytes, bytes]:
+    """Return v, r and s of a key's signature."""
+    raw = bytes.fromhex(signature[2:])
+    v = raw[64] + 27 if raw[64] < 27 else raw[64]  # noqa: PLR2004 - some wallets count from 0
+    return v, raw[:32], raw[32:64]
 
 
 PERMIT2_METHOD = "permit2"

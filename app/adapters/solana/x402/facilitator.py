@@ -34,6 +34,7 @@ class _DatedTransaction(LandedTransaction):
 
 class SolanaFacilitator:
     name = ChainName.SOLANA
+    metered = None
 
     def __init__(self, chain: SolanaChain) -> None:
         self._rpc = chain.rpc
