@@ -101,6 +101,7 @@ class Settings(BaseSettings):
     code_peppers: SecretStr = SecretStr("")
     encryption_keys: SecretStr = SecretStr("")
     receipt_signing_keys: SecretStr = SecretStr("")
+    web_bot_auth_keys: SecretStr = SecretStr("")
     bootstrap_master_key: SecretStr = SecretStr("")
     audit_witness_file: str = "var/audit-heads.log"
 
@@ -268,6 +269,7 @@ class Settings(BaseSettings):
             raise ValueError("REDIS_CA_FILE must be a readable file, or off, and REDIS_URL a rediss:// address")
         keys(self.code_peppers.get_secret_value(), "CODE_PEPPERS")
         keys(self.encryption_keys.get_secret_value(), "ENCRYPTION_KEYS")
+        self.web_bot_auth_key_list()
         if not all(0 < int.from_bytes(key) < 2**256 - 2**224 for _, key in self.receipt_signing_key_list()):
             raise ValueError("RECEIPT_SIGNING_KEYS has a key that cannot be used: make a new one")
         self.parsed_price_overrides()
@@ -343,6 +345,10 @@ class Settings(BaseSettings):
 
     def receipt_signing_key_list(self) -> tuple[tuple[str, bytes], ...]:
         return keys(self.receipt_signing_keys.get_secret_value(), "RECEIPT_SIGNING_KEYS")
+
+    def web_bot_auth_key_list(self) -> tuple[tuple[str, bytes], ...]:
+        """Return `(id, 32 bytes)` pairs, the one that signs first."""
+        return keys(self.web_bot_auth_keys.get_secret_value(), "WEB_BOT_AUTH_KEYS")
 
     def code_pepper_list(self) -> tuple[tuple[str, bytes], ...]:
         """Return `(id, 32 bytes)` pairs, the one for new claim codes first."""

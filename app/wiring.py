@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from pydantic import SecretStr
 
+from app import bot_auth
 from app.adapters import prices
 from app.adapters.bridges.cctp.attestations import AttestationClient
 from app.adapters.bridges.cctp.bridge import CctpBridge, CctpChain
@@ -178,6 +179,7 @@ def _shopper(settings: Settings) -> Shopper | None:
         browser,
         private=settings.allow_private_upstreams,
         sandbox_required=not (settings.is_sandbox or settings.browser_without_sandbox),
+        sign=bot_auth.request_headers,
     )
 
 

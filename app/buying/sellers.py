@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from app import base_urls
+from app import base_urls, bot_auth
 from app.core.client_headers import names_client
 from app.errors import InvalidInput, ServiceError, UpstreamError, UpstreamTimeout
 from app.ports.errors import OutcomeUnknown, PortError, Rejected
@@ -31,7 +31,7 @@ _RESERVED_HEADERS = frozenset(
     {
         "host", "content-length", "transfer-encoding", "connection", "keep-alive", "te", "trailer", "upgrade",
         "expect", "accept-encoding", "proxy-authorization", "x-payment", "payment-signature",
-        "x-api-key", "x-master-key", "x-owner-key",
+        "x-api-key", "x-master-key", "x-owner-key", "signature", "signature-input", "signature-agent",
     }
 )  # fmt: skip
 _HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade"})
@@ -95,6 +95,7 @@ def ask(request: SellerRequest, *, seconds: int, payment: tuple[str, str] | None
         # Sellers can tell who sends this, and whom to ask to stop it.
         ("User-Agent", f"purser/{VERSION} (+{app_state().settings.public_url})"),
         ("Accept-Encoding", "identity"),
+        *bot_auth.request_headers(request.url).items(),
         *([payment] if payment is not None else []),
     ]
     outgoing = UpstreamRequest(

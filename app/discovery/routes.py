@@ -6,7 +6,7 @@ import flask
 from flask import Response, jsonify
 from marshmallow import fields
 
-from app import signing
+from app import bot_auth, signing
 from app.core.pagination import Page, PageRequest
 from app.discovery import listing
 from app.identity.limits import client_network
@@ -100,3 +100,12 @@ def signing_keys() -> Response:
     methods = [{**own, "id": key["kid"], "publicKeyJwk": key} for key in keys]
     described = {"@context": "https://www.w3.org/ns/did/v1", "id": signing.did(), "verificationMethod": methods}
     return jsonify(keys=keys, assertionMethod=[each["id"] for each in methods], **described)
+
+
+@well_known.get(bot_auth.DIRECTORY_PATH)
+def signature_directory() -> Response:
+    """Return the keys that sign this service's requests to web sites (Web Bot Auth)."""
+    keys, proof = bot_auth.directory(current_request().host)
+    response = jsonify(keys)
+    response.headers.update({"Content-Type": bot_auth.DIRECTORY_TYPE, **proof})
+    return response

@@ -133,6 +133,7 @@ TABLE: dict[str, Access] = {
             "GET /.well-known/oauth-protected-resource", "GET /.well-known/oauth-protected-resource/mcp",
             "GET /discovery/resources", "GET /.well-known/x402", "GET /.well-known/mcp/server-card.json",
             "GET /mcp/server-card", "GET /server.json", "GET /.well-known/jwks.json", "GET /.well-known/did.json",
+            "GET /.well-known/http-message-signatures-directory",
             "GET /receipts", "POST /receipts",
         ),
         access(200, tuple(ClientKind)),
