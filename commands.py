@@ -48,7 +48,8 @@ _GROUPS = {
         "write": "Write OpenAPI JSON document to a file.",
     }),
     "owner-keys": ("Keys of the owners of agents.", {
-        "replace": "Replace the owner key of a claimed agent and print it.",
+        "recover": "Begin a recovery for an owner who has lost everything; after the waiting time, print its code.",
+        "replace": "Replace a stolen owner key at once and print the new one.",
     }),
     "providers": ("The providers of the gateway.", {
         "check": "Compare a provider's routes with FILE, its OpenAPI document in JSON or YAML.",

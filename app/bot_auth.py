@@ -66,7 +66,7 @@ def _signature(keys: tuple[_Key, ...], tag: str, components: Mapping[str, str]) 
 
 def _keys() -> tuple[_Key, ...]:
     """Return the keys: the first signs, all are published."""
-    return _parse(app_state().settings.web_bot_auth_key_list())
+    return _parse(app_state().settings.key_list("WEB_BOT_AUTH_KEYS"))
 
 
 @lru_cache(maxsize=4)

@@ -83,6 +83,14 @@ class UpstreamAccess(BaseSettings):
     lifi_base_url: str = ""
 
 
+_SANDBOX_DEFAULTS = {"allow_private_upstreams": "1", "console_hosts": "127.0.0.1,localhost"}
+_PUBLIC_DEFAULTS = {
+    "grant_budget_usd_per_day": "1000", "registration_rate_limit": "5 per minute;60 per hour",
+    "rate_limit_per_key": "600 per minute", "quote_rate_limit": "10 per minute",
+    "keyless_rate_limit": "300 per minute", "device_miss_limit": "5 per hour", "x402_miss_limit": "30 per minute",
+}  # fmt: skip
+
+
 class Settings(BaseSettings):
     """All settings. Field names, also those of `upstreams`, are the environment variables' names in lower case."""
 
@@ -236,20 +244,9 @@ class Settings(BaseSettings):
         values = {
             name: None if value == "" else value for name, value in values.items() if value != "" or name in _LIMITS
         }
-        for name, size in host.defaults(values.get("host_memory")).items():
-            values.setdefault(name, size)
-        if values.get("network", Network.SANDBOX) != Network.SANDBOX:
-            values.setdefault("grant_budget_usd_per_day", "1000")
-            values.setdefault("registration_rate_limit", "5 per minute;60 per hour")
-            values.setdefault("rate_limit_per_key", "600 per minute")
-            values.setdefault("quote_rate_limit", "10 per minute")
-            values.setdefault("keyless_rate_limit", "300 per minute")
-            values.setdefault("device_miss_limit", "5 per hour")
-            values.setdefault("x402_miss_limit", "30 per minute")
-        else:
-            values.setdefault("allow_private_upstreams", "1")
-            values.setdefault("console_hosts", "127.0.0.1,localhost")
-        return values
+        in_sandbox = values.get("network", Network.SANDBOX) == Network.SANDBOX
+        of_network = _SANDBOX_DEFAULTS if in_sandbox else _PUBLIC_DEFAULTS
+        return {**host.defaults(values.get("host_memory")), **of_network, **values}
 
     @model_validator(mode="after")
     def _require_production_settings(self) -> Settings:
@@ -267,10 +264,9 @@ class Settings(BaseSettings):
         ca_file = self.redis_ca_file
         if ca_file and not (self.redis_address.startswith("rediss:") and (ca_file == "off" or Path(ca_file).is_file())):
             raise ValueError("REDIS_CA_FILE must be a readable file, or off, and REDIS_URL a rediss:// address")
-        keys(self.code_peppers.get_secret_value(), "CODE_PEPPERS")
-        keys(self.encryption_keys.get_secret_value(), "ENCRYPTION_KEYS")
-        self.web_bot_auth_key_list()
-        if not all(0 < int.from_bytes(key) < 2**256 - 2**224 for _, key in self.receipt_signing_key_list()):
+        for setting in ("CODE_PEPPERS", "ENCRYPTION_KEYS", "WEB_BOT_AUTH_KEYS"):
+            self.key_list(setting)
+        if not all(0 < int.from_bytes(key) < 2**256 - 2**224 for _, key in self.key_list("RECEIPT_SIGNING_KEYS")):
             raise ValueError("RECEIPT_SIGNING_KEYS has a key that cannot be used: make a new one")
         self.parsed_price_overrides()
         self.payment_recipient(Family.EVM)
@@ -339,20 +335,15 @@ class Settings(BaseSettings):
         """Return the secret for new tokens and digests, then those that are still accepted."""
         return (self.secret_key.get_secret_value(), *split(self.secret_key_fallbacks.get_secret_value()))
 
+    def key_list(self, setting: str) -> tuple[tuple[str, bytes], ...]:
+        """Return the `(id, 32 bytes)` pairs of a setting, the one for what is new first. Raises: ValueError."""
+        return keys(getattr(self, setting.lower()).get_secret_value(), setting)
+
     def encryption_key_list(self) -> tuple[tuple[str, bytes], ...]:
-        """Return `(id, 32 bytes)` pairs, the one for new data first."""
-        return keys(self.encryption_keys.get_secret_value(), "ENCRYPTION_KEYS")
-
-    def receipt_signing_key_list(self) -> tuple[tuple[str, bytes], ...]:
-        return keys(self.receipt_signing_keys.get_secret_value(), "RECEIPT_SIGNING_KEYS")
-
-    def web_bot_auth_key_list(self) -> tuple[tuple[str, bytes], ...]:
-        """Return `(id, 32 bytes)` pairs, the one that signs first."""
-        return keys(self.web_bot_auth_keys.get_secret_value(), "WEB_BOT_AUTH_KEYS")
+        return self.key_list("ENCRYPTION_KEYS")
 
     def code_pepper_list(self) -> tuple[tuple[str, bytes], ...]:
-        """Return `(id, 32 bytes)` pairs, the one for new claim codes first."""
-        return keys(self.code_peppers.get_secret_value(), "CODE_PEPPERS")
+        return self.key_list("CODE_PEPPERS")
 
     def rpc_urls(self, chain: ChainName) -> tuple[str, ...]:
         return {

@@ -73,7 +73,7 @@ def verify(receipt: str) -> tuple[Statement, Any] | None:
 
 def _keys() -> tuple[ECKey, ...]:
     """Return the keys for receipts: the first signs, all verify."""
-    return _parse(app_state().settings.receipt_signing_key_list(), did())
+    return _parse(app_state().settings.key_list("RECEIPT_SIGNING_KEYS"), did())
 
 
 @lru_cache(maxsize=4)

@@ -222,14 +222,17 @@ def set_restore_cutoff(session: Session, now: datetime) -> int:
     return len(closed) + (session.scalar(settling) or 0)
 
 
-def mark_landed(session: Session, payment_id: str, *, tx_hash: str) -> bool:
-    """Record where a signed payment landed, if it had no outcome; one from before the restore cutoff is closed."""
-    cutoff, payment = restore_cutoff(session), get(session, payment_id)
-    is_before_cutoff = cutoff is not None and payment.created_at <= cutoff
-    values: dict[str, Any] = {"paid_at": clock.now(), "tx_hash": tx_hash}
-    if payment.rail == PaymentRail.UPTO:
-        status, values["served_at"] = PaymentStatus.SERVED, clock.now()
+def mark_landed(session: Session, payment_id: str, *, tx_hash: str, is_metered: bool = False) -> bool:
+    """Record where a signed payment landed, if it had no outcome; one from before the restore cutoff is closed.
+
+    A metered one has been served.
+    """
+    cutoff, now = restore_cutoff(session), clock.now()
+    values: dict[str, Any] = {"paid_at": now, "tx_hash": tx_hash}
+    if is_metered:
+        status, values["served_at"] = PaymentStatus.SERVED, now
     else:
+        is_before_cutoff = cutoff is not None and get(session, payment_id).created_at <= cutoff
         status = PaymentStatus.CLOSED if is_before_cutoff else PaymentStatus.PAID
     return bool(PAYMENTS.move(session, payment_id, PaymentStatus.SETTLING, status, **values))
 

@@ -156,7 +156,8 @@ def _apply_outcome(payment: PaymentRow, transaction_id: str, view: TransactionVi
             spent_nanos = settlement_capacity.fee_nanos(ChainName(payment.chain), final.fee_units)
     with unit_of_work() as session:
         if landed_hash is not None:
-            landed = claimed_payments.mark_landed(session, payment.id, tx_hash=landed_hash)
+            is_metered = payment.rail == PaymentRail.UPTO
+            landed = claimed_payments.mark_landed(session, payment.id, tx_hash=landed_hash, is_metered=is_metered)
             if landed and payment.terms.get("risky"):
                 settlement_risks.release(session, payment.id)
         # Until it is final, a reorg can turn the failure into a success, as it may have in the meantime: the claims
