@@ -369,3 +369,23 @@ def test_processes_that_settle_at_once_submit_once(
         with ThreadPoolExecutor(8) as pool:
             assert "served" in set(pool.map(one, range(8)))
         assert (received(made, BASE), states(made)) == (5, [("served", 5)])
+
+
+def test_a_payer_is_not_refused_for_what_the_operator_caused(open_shop: Shop, base_node: EvmNode) -> None:
+    unpaid, payer, settler = chat(open_shop), UptoPayer(base_node), open_shop.settler(BASE)
+    payer.call_usdc("approve", PERMIT2, 10**9)
+    deadline = int(clock.now().timestamp()) + 2_000
+
+    def behave(exchange: Exchange) -> None:
+        base_node.rpc("anvil_setBalance", settler, "0x0")
+        answers(exchange)
+
+    open_shop.upstream.behave = behave
+    assert chat(open_shop, payer.metered(unpaid, with_allowance=False, deadline=deadline)).status_code == 200
+    work()
+    assert states(open_shop) == [("authorized", PRICE)]
+    work(after=2_100)
+    assert states(open_shop) == [("void", PRICE)]
+    fund_settlement(open_shop, base_node)
+    open_shop.upstream.behave = answers
+    assert chat(open_shop, payer.metered(unpaid, with_allowance=False)).status_code == 200

@@ -17,6 +17,8 @@ from app.core.chains import ChainName
 from app.core.identifiers import new_id
 from app.core.money import nanos_from_usd
 from app.credits import accounts as credit_accounts
+from app.db import leases
+from app.db.leases import once_per_period
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.identity.principal import KeyKind, Principal
 from app.payments import claimed_payments, settlement_capacity, settlement_risks, treasury
@@ -29,7 +31,7 @@ from app.ports.chain import TransactionDraft
 from app.ports.errors import Rejected
 from app.ports.facilitator import ExpectedPayment, MeteredScheme, PaymentAuthorization
 from app.state import app_state
-from app.wallets.core import custody, lifecycle
+from app.wallets.core import custody
 from app.wallets.transactions import pipeline, relayed
 from server.pool import ANONYMOUS
 
@@ -38,6 +40,9 @@ PAYER_LIMIT, PAUSED, UNPAID = "upto_payer_limit", "upto_paused", "upto_unpaid"
 # The call of a payment that was accepted begins within this time.
 _UNUSED_FOR = timedelta(minutes=5)
 _BATCH = 200
+_PERIOD = timedelta(minutes=1)
+# Why a submission fails because of what the payer did.
+_BY_PAYER = frozenset({"insufficient_funds", "permit2_allowance_required", "upto_payer_has_code"})
 
 
 class _Superseded(Exception):
@@ -64,9 +69,8 @@ def accept(presented: SignedPayment, price: PaymentPrice) -> str:
     )  # fmt: skip
     with unit_of_work() as session:
         claimed_payments.claim(session, [authorization.claim], payment.id)
-        for chain in sorted(app_state().ports.facilitators):
-            # One at a time counts what the others may cost, on whichever chain.
-            lifecycle.lock_nonces(session, chain, treasury.settler(chain))
+        # One at a time counts what the others may cost, on whichever chain.
+        leases.lock(session, "metered_payments")
         _check(session, payment, draft)
         claimed_payments.add_payment(session, payment, status=PaymentStatus.AUTHORIZED)
         credit_accounts.open_account(session, payment.id)
@@ -82,8 +86,8 @@ def principal_of(payment_id: str) -> Principal:
 def settle(payment_id: str, *, waits: bool, has_ended: bool = True) -> PaymentRow:
     """Submit what the call on a payment has cost, unless it holds credits; return the payment as it is then.
 
-    With nothing spent, it is void, if the call `has_ended` or did not begin in time; if the payer's funds or permission
-    are gone when it expires, it is unpaid.
+    With nothing spent, it is void, if the call `has_ended` or did not begin in time. When it expires, it is unpaid if
+    the payer's funds or permission are gone, else void.
     Raises: Unreachable.
     """
     with read_only_unit() as session:
@@ -98,9 +102,11 @@ def settle(payment_id: str, *, waits: bool, has_ended: bool = True) -> PaymentRo
             _release(payment_id)
     except Rejected as error:
         _log.warning("metered_payment_refused", payment_id=payment_id, payer=payment.payer, reason=error.reason)
-        if clock.now().timestamp() > int(payment.terms["deadline"]) or error.reason == "permit2_invalid_nonce":
+        is_used = error.reason == "permit2_invalid_nonce"
+        if is_used or clock.now().timestamp() > int(payment.terms["deadline"]):
+            end = claimed_payments.mark_unpaid if is_used or error.reason in _BY_PAYER else claimed_payments.void
             with unit_of_work() as session:
-                claimed_payments.mark_unpaid(session, payment_id)
+                end(session, payment_id)
     except _Superseded:
         pass
     return settlement.resolve(payment_id)
@@ -115,7 +121,10 @@ def _release(payment_id: str) -> None:
 
 
 def settle_due(chain: ChainName) -> None:
-    """Settle the payments of one chain whose calls have ended, as after a crash. For a worker."""
+    """Settle the payments of one chain whose calls have ended, as after a crash; once a minute. For a worker."""
+    with once_per_period(_PERIOD, f"metered:{chain.value}", duration=_PERIOD) as is_due:
+        if not is_due:
+            return
     with read_only_unit() as session:
         found = claimed_payments.find_settling(session, chain, _BATCH, PaymentStatus.AUTHORIZED)
     for payment_id in found:
