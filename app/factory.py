@@ -44,6 +44,7 @@ from app.gateway.providers import configured
 from app.gateway.providers.operations import add_operations
 from app.gateway.providers.table import ProviderTable
 from app.identity.service import KeyMemory
+from app.mcp import methods
 from app.mcp import routes as mcp
 from app.mcp.tool_schemas import ToolDescriptions
 from app.movements import KINDS
@@ -174,6 +175,7 @@ def build_state(settings: Settings, ports: Ports, document: OpenApiDocument, pro
         SettlementCapacityCache(),
         ServiceWallets(),
         ToolDescriptions(document),
+        methods.OFFER,
         MovementDetails((kind.name, kind.details) for kind in KINDS.values() if kind.details),
     )
     return AppState(

@@ -6,6 +6,7 @@ Arguments of tools are read as clients of language models send them: nulls, 5.0 
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -78,10 +79,18 @@ _INSTRUCTIONS = (
 Method = Callable[[ClientRequest, Mapping[str, Any]], dict[str, Any]]
 
 
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What clients are offered: methods beside those of the protocol itself, and the capabilities that name them."""
+
+    methods: Mapping[str, Method]
+    capabilities: Mapping[str, Any]
+
+
 def answer(request: ClientRequest, message: McpMessage) -> dict[str, Any]:
     """Return the result of a request. Raises: McpError, also for what a resource's view refuses; Unauthorized."""
     own = _STATELESS if message.is_stateless else _HANDSHAKE
-    method = own.get(message.method) or _SHARED.get(message.method)
+    method = own.get(message.method) or app_state().part(Offer).methods.get(message.method)
     if method is None:
         status = HTTPStatus.NOT_FOUND if message.is_stateless else HTTPStatus.OK
         raise McpError(METHOD_NOT_FOUND, "Method not found", http_status=status)
@@ -107,7 +116,7 @@ def _initialize(_request: ClientRequest, params: Mapping[str, Any]) -> dict[str,
 
 
 def _described() -> dict[str, Any]:
-    return {"capabilities": {"tools": {}, "resources": {}}, "instructions": _INSTRUCTIONS}
+    return {"capabilities": app_state().part(Offer).capabilities, "instructions": _INSTRUCTIONS}
 
 
 def _list_tools(request: ClientRequest, _params: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,11 +205,14 @@ def _read_resource(request: ClientRequest, params: Mapping[str, Any]) -> dict[st
     return _cached({"contents": [{"uri": uri, "mimeType": media_type, "text": text}]}, ttl_ms=0)
 
 
-_SHARED: Mapping[str, Method] = {
-    "tools/list": _list_tools, "tools/call": _call_tool,
-    "resources/list": _list_resources, "resources/read": _read_resource,
-    "resources/templates/list": lambda *_: _cached({"resourceTemplates": []}),
-}  # fmt: skip
+OFFER = Offer(
+    {
+        "tools/list": _list_tools, "tools/call": _call_tool,
+        "resources/list": _list_resources, "resources/read": _read_resource,
+        "resources/templates/list": lambda *_: _cached({"resourceTemplates": []}),
+    },
+    {"tools": {}, "resources": {}},
+)  # fmt: skip
 _STATELESS: Mapping[str, Method] = {
     "server/discover": lambda *_: _cached({"supportedVersions": list(messages.VERSIONS), **_described()})
 }
