@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from app.core import clock
+from app.core.setting_types import keys
 from app.state import app_state
 
 DIRECTORY_PATH = "/.well-known/http-message-signatures-directory"
@@ -33,20 +34,20 @@ class _Key(NamedTuple):
 
 def request_headers(url: str) -> dict[str, str]:
     """Return the headers that sign a request to a URL; {} without a key."""
-    keys = _keys()
-    if not keys:
+    own = _keys()
+    if not own:
         return {}
     parts, agent = urlsplit(url), f'"{app_state().settings.public_url}"'
     authority = parts.netloc.lower().removesuffix(_DEFAULT_PORTS[parts.scheme])
     signed = {'"@authority"': authority, '"signature-agent"': agent}
-    return {"Signature-Agent": agent, **_signature(keys[:1], "web-bot-auth", signed)}
+    return {"Signature-Agent": agent, **_signature(own[:1], "web-bot-auth", signed)}
 
 
 def directory(authority: str) -> tuple[dict[str, list[Mapping[str, str]]], dict[str, str]]:
     """Return the public keys, and the headers by which each proves that it is served by this authority."""
-    keys = _keys()
-    proof = _signature(keys, "http-message-signatures-directory", {'"@authority";req': authority})
-    return {"keys": [each.jwk for each in keys]}, proof
+    own = _keys()
+    proof = _signature(own, "http-message-signatures-directory", {'"@authority";req': authority})
+    return {"keys": [each.jwk for each in own]}, proof
 
 
 def _signature(keys: tuple[_Key, ...], tag: str, components: Mapping[str, str]) -> dict[str, str]:
@@ -66,7 +67,7 @@ def _signature(keys: tuple[_Key, ...], tag: str, components: Mapping[str, str]) 
 
 def _keys() -> tuple[_Key, ...]:
     """Return the keys: the first signs, all are published."""
-    return _parse(app_state().settings.key_list("WEB_BOT_AUTH_KEYS"))
+    return _parse(keys(app_state().settings.web_bot_auth_keys.get_secret_value(), "WEB_BOT_AUTH_KEYS"))
 
 
 @lru_cache(maxsize=4)

@@ -264,9 +264,11 @@ class Settings(BaseSettings):
         ca_file = self.redis_ca_file
         if ca_file and not (self.redis_address.startswith("rediss:") and (ca_file == "off" or Path(ca_file).is_file())):
             raise ValueError("REDIS_CA_FILE must be a readable file, or off, and REDIS_URL a rediss:// address")
-        for setting in ("CODE_PEPPERS", "ENCRYPTION_KEYS", "WEB_BOT_AUTH_KEYS"):
-            self.key_list(setting)
-        if not all(0 < int.from_bytes(key) < 2**256 - 2**224 for _, key in self.key_list("RECEIPT_SIGNING_KEYS")):
+        self.encryption_key_list()
+        self.code_pepper_list()
+        keys(self.web_bot_auth_keys.get_secret_value(), "WEB_BOT_AUTH_KEYS")
+        signing_keys = keys(self.receipt_signing_keys.get_secret_value(), "RECEIPT_SIGNING_KEYS")
+        if not all(0 < int.from_bytes(key) < 2**256 - 2**224 for _, key in signing_keys):
             raise ValueError("RECEIPT_SIGNING_KEYS has a key that cannot be used: make a new one")
         self.parsed_price_overrides()
         self.payment_recipient(Family.EVM)
@@ -335,15 +337,11 @@ class Settings(BaseSettings):
         """Return the secret for new tokens and digests, then those that are still accepted."""
         return (self.secret_key.get_secret_value(), *split(self.secret_key_fallbacks.get_secret_value()))
 
-    def key_list(self, setting: str) -> tuple[tuple[str, bytes], ...]:
-        """Return the `(id, 32 bytes)` pairs of a setting, the one for what is new first. Raises: ValueError."""
-        return keys(getattr(self, setting.lower()).get_secret_value(), setting)
-
     def encryption_key_list(self) -> tuple[tuple[str, bytes], ...]:
-        return self.key_list("ENCRYPTION_KEYS")
+        return keys(self.encryption_keys.get_secret_value(), "ENCRYPTION_KEYS")
 
     def code_pepper_list(self) -> tuple[tuple[str, bytes], ...]:
-        return self.key_list("CODE_PEPPERS")
+        return keys(self.code_peppers.get_secret_value(), "CODE_PEPPERS")
 
     def rpc_urls(self, chain: ChainName) -> tuple[str, ...]:
         return {

@@ -16,6 +16,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, KeySet
 
 from app.core import clock
+from app.core.setting_types import keys
 from app.core.strict_json import parse_response
 from app.state import app_state
 
@@ -73,7 +74,7 @@ def verify(receipt: str) -> tuple[Statement, Any] | None:
 
 def _keys() -> tuple[ECKey, ...]:
     """Return the keys for receipts: the first signs, all verify."""
-    return _parse(app_state().settings.key_list("RECEIPT_SIGNING_KEYS"), did())
+    return _parse(keys(app_state().settings.receipt_signing_keys.get_secret_value(), "RECEIPT_SIGNING_KEYS"), did())
 
 
 @lru_cache(maxsize=4)
