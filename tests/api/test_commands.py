@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextvars import copy_context
 from pathlib import Path
 
 import click
@@ -21,7 +22,9 @@ _REFUSED = "The settings are invalid:\nset SECRET_KEY"
 
 
 def _invoke(app: Flask, *arguments: str) -> Result:
-    return CliRunner().invoke(FlaskGroup(create_app=lambda: app), list(arguments), prog_name="flask")
+    # The help of a group ends the process, and leaves the application's context behind.
+    group = FlaskGroup(create_app=lambda: app)
+    return copy_context().run(CliRunner().invoke, group, list(arguments), prog_name="flask")
 
 
 def _refuse() -> Flask:
