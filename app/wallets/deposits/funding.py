@@ -162,9 +162,9 @@ def pay_from_faucet(request_id: str) -> None:
         asked = session.get(Transaction, request_id)
         if asked is None:
             return
-        not_later = Transaction.wallet_id == asked.wallet_id, Transaction.created_at <= asked.created_at
-        unpaid = select(Transaction).where(_IS_UNPAID, *not_later).order_by(Transaction.created_at, Transaction.id)
-        rows = session.scalars(unpaid).all()
+        alike = [getattr(Transaction, name) == getattr(asked, name) for name in ("wallet_id", "chain", "currency")]
+        unpaid = select(Transaction).where(_IS_UNPAID, *alike, Transaction.created_at <= asked.created_at)
+        rows = session.scalars(unpaid.order_by(Transaction.created_at, Transaction.id)).all()
     for each in rows:
         with telemetry.caused_by(each.request_id):
             if not _request_faucet_payment(faucet, each):
