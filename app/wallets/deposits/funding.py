@@ -136,8 +136,7 @@ def fail_expired(now: datetime) -> int:
         with suppress(NotFound), unit_of_work() as session:
             spending_accounts.lock_account(session, wallet_id)
             of_these = Transaction.id.in_([row.id for row in of_wallet])
-            pending, failed = MovementStatus.PENDING, MovementStatus.FAILED
-            reason = StatusReason.EXPIRED
+            pending, failed, reason = MovementStatus.PENDING, MovementStatus.FAILED, StatusReason.EXPIRED
             ended += len(lifecycle.TRANSACTIONS.move(session, of_these, pending, failed, reason=reason))
     return ended
 
