@@ -108,10 +108,9 @@ def pending(session: Session) -> list[Backlog]:
     found, now, is_funding = [], clock.now(), Transaction.type == TransactionType.FUNDING.value
     since, group = Transaction.created_at, (Transaction.type, Transaction.chain)
     counts = [func.count(case((since <= now - timedelta(seconds=age), 1))) for age in _AGES_SECONDS]
+    query = select(*group, func.min(since), *counts).where(Transaction.status == MovementStatus.PENDING.value)
     for condition in (~is_funding & Transaction.next_check_at.is_not(None), is_funding):
-        is_pending = condition, Transaction.status == MovementStatus.PENDING.value
-        rows = session.execute(select(*group, func.min(since), *counts).where(*is_pending).group_by(*group))
-        for kind, chain, oldest, *numbers in rows:
+        for kind, chain, oldest, *numbers in session.execute(query.where(condition).group_by(*group)):
             by_age = dict(zip(_AGES_SECONDS, numbers, strict=True))
             found.append(Backlog(kind, chain, by_age, max(0, int((now - oldest).total_seconds()))))
     return found
