@@ -352,10 +352,10 @@ class Settings(BaseSettings):
 
     def confirmations(self, chain: ChainName, *, of_deposits: bool = False) -> int:
         """Return the confirmations that an own transaction, or a deposit or payment, needs before it is settled."""
-        needed = {ChainName.ETHEREUM: self.ethereum_confirmations, ChainName.BASE: self.base_confirmations}
         if of_deposits:
             of_ethereum, of_base = self.ethereum_deposit_confirmations, self.base_deposit_confirmations
-            needed = {ChainName.ETHEREUM: of_ethereum, ChainName.BASE: of_base}
+            return {ChainName.ETHEREUM: of_ethereum, ChainName.BASE: of_base}[chain]
+        needed = {ChainName.ETHEREUM: self.ethereum_confirmations, ChainName.BASE: self.base_confirmations}
         return needed.get(chain, 1)
 
     def payment_recipient(self, family: Family) -> str | None:

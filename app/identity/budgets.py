@@ -202,8 +202,10 @@ def due_for_announcement(session: Session) -> Sequence[str]:
 
 def mark_announced(session: Session, budget_id: str) -> tuple[SharedBudget, int] | None:
     """Store the highest percentage that a budget has reached, and return both; None if it is known."""
-    reached = budget_counters.mark_reached(session, budget_id)
-    return reached and (replace(read(session, [budget_id])[0], used_nanos=reached[1]), reached[0])
+    percent, used_nanos = budget_counters.mark_reached(session, budget_id) or (0, 0)
+    # A counter that somebody added has no budget: the audit finds it.
+    found = read(session, [budget_id]) if percent else []
+    return (replace(found[0], used_nanos=used_nanos), percent) if found else None
 
 
 def _views(session: Session, model: type[Any], ids: Collection[str]) -> list[SharedBudget]:

@@ -78,7 +78,10 @@ def parse_url(text: str) -> tuple[str, str]:
     try:
         parts, base = _split(text.strip())
     except ValueError:
-        problem = f"must be an http(s) URL of at most {_MAX_URL} characters, without a username, spaces or backslashes"
+        problem = (
+            f"must be an http(s) URL of at most {_MAX_URL} characters, with a host such as shop.example.com and without"
+            " spaces, backslashes or a username, which belongs in credentials"
+        )
         raise InvalidInput.field("url", problem) from None
     try:
         # Before anything is paid; the browser's proxy checks the resolved addresses.

@@ -19,7 +19,7 @@ from app.core import clock
 from app.core.money import usd_string
 from app.db import lock_order
 from app.db.prepared import PreparedInsert, PreparedStatement
-from app.db.tables import delete_rows, insert_into, table_of
+from app.db.tables import delete_rows, in_list, insert_into, table_of
 from app.errors import InvalidInput, NotFound
 from app.events import outbox
 from app.events.outbox import EventType
@@ -121,7 +121,8 @@ def existing(session: Session, wallet_ids: Collection[str]) -> set[str]:
 
 def lock_accounts(session: Session, wallet_ids: Collection[str]) -> None:
     """Lock the accounts of several wallets in the order of their ids; missing ones are skipped."""
-    lock_order.lock_rows(session, SpendingAccount.wallet_id, SpendingAccount.wallet_id.in_(wallet_ids))
+    are_meant = in_list(session, SpendingAccount.wallet_id, [*wallet_ids])
+    lock_order.lock_rows(session, SpendingAccount.wallet_id, are_meant)
 
 
 def lock_accounts_of(session: Session, agent_ids: Collection[str]) -> list[str]:

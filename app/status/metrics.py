@@ -114,8 +114,9 @@ def _database_gauges(session: Session) -> Iterator[Metric]:
     gauges: tuple[tuple[str, str, Mapping[Any, int | Decimal], tuple[str, ...]], ...] = (
         ("credits_usd", "Credits of all accounts by state.",
          {state: Decimal(nanos) / NANOS_PER_USD for state, nanos in credit.items()}, ("bucket",)),
-        ("pending_transactions", "Pending transactions.",
-         {(each.type, each.chain): each.number for each in pending}, ("type", "chain")),
+        ("pending_transactions", "Pending transactions at least this many seconds old.",
+         {(each.type, each.chain, str(age)): number for each in pending for age, number in each.by_age.items()},
+         ("type", "chain", "older_than")),
         ("pending_oldest_seconds", "Age of the oldest pending transaction.",
          {(each.type, each.chain): each.oldest_seconds for each in pending}, ("type", "chain")),
         ("settlement_capacity",

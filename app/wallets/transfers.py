@@ -78,9 +78,7 @@ def execute(
     """
     try:
         recorded, submission, signed = pipeline.retry_after_settling_pending(
-            movement,
-            lambda: _plan(movement),
-            lambda plan: _record(movement, plan, claim=claim, on_recorded=on_recorded),
+            movement, lambda: _plan(movement), partial(_record, movement, claim=claim, on_recorded=on_recorded)
         )
     except PortError as error:
         if pipeline.is_too_much(movement, error):

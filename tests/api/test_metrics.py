@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import fields, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -349,7 +350,7 @@ def test_every_metric_is_measured_and_documented(
     jobs = {dict(labels)["queue"]: n for (name, labels), n in found.items() if name == "purser_queue_jobs"}
     assert jobs[JobName.CONFIRM.queue.value] == 1
     assert value(found, "open_purchases", status="queued") == 1
-    assert value(found, "pending_transactions", type="funding", chain="base") == 1
+    assert value(found, "pending_transactions", type="funding", chain="base", older_than="600") == 1
     for age in (
         value(found, "pending_oldest_seconds", type="funding", chain="base"),
         value(found, "heartbeat_age_seconds", process="worker"),
@@ -367,11 +368,18 @@ def test_an_unreachable_database_is_reported_and_its_figures_are_absent() -> Non
     assert not [name for name, _ in found if name.startswith(("purser_credits", "purser_pending"))]
 
 
-def test_pending_transactions_are_reported(chain_app: Flask) -> None:
+def test_pending_transactions_are_reported_by_age(chain_app: Flask) -> None:
     client = chain_app.test_client()
     agent = register(client)
     wallet = agent.get("/v1/wallets").get_json()["wallets"][0]["id"]
-    asked = agent.post(f"/v1/wallets/{wallet}/fund", {"chain": "base", "amount": "1", "currency": "USDC"})
-    assert asked.status_code < 300
-    labels = (("chain", "base"), ("type", "funding"))
-    assert read(client)[("purser_pending_transactions", labels)] == 1
+    wanted = {"chain": "base", "amount": "1", "currency": "USDC"}
+    assert agent.post(f"/v1/wallets/{wallet}/fund", wanted).status_code == 200
+    with time_machine.travel(clock.now() + timedelta(seconds=700), tick=True):
+        assert agent.post(f"/v1/wallets/{wallet}/fund", wanted).status_code == 200
+        found = read(client)
+    counted = {
+        age: value(found, "pending_transactions", type="funding", chain="base", older_than=age)
+        for age in ("0", "60", "600", "3600")
+    }
+    # An alert that names the age finds how many are as old.
+    assert counted == {"0": 2, "60": 1, "600": 1, "3600": 0}

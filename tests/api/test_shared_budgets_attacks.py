@@ -230,6 +230,19 @@ def test_a_budget_deleted_or_lowered_between_hold_and_settlement(stage: Stage, o
         assert session.query(BudgetReturn).count() == 0
 
 
+def test_a_counter_that_somebody_added_silences_no_budget(stage: Stage, ops: Operator) -> None:
+    added, begun = identifiers.new_id(), datetime(2020, 1, 1, tzinfo=UTC)
+    with unit_of_work() as session:
+        session.add(BudgetCounter(id=added, limit_nanos=9, period="total", used_nanos=9, window_start=begun))
+    budget_id = budget(ops, limit_usd=0.01, members={"agents": [stage.agent.id]})
+    stage.chat()
+    platform_budgets.announce()
+    events = ops.get("/events?types=budget.threshold_reached").get_json()["events"]
+    assert [each["object_id"] for each in events] == [budget_id]
+    with unit_of_work() as session:
+        budget_counters.remove(session, added)
+
+
 def test_the_audit_reads_the_calls_once_for_all_budgets_and_finds_what_one_lacks(stage: Stage, ops: Operator) -> None:
     members = {"agents": [stage.agent.id]}
     with time_machine.travel(datetime(2030, 1, 30, 12, tzinfo=UTC), tick=False) as clock:

@@ -467,6 +467,15 @@ def test_without_a_key_or_credits_nothing_is_accepted(agent: Agent, app: Flask) 
     assert refused(order(agent)) == (402, "INSUFFICIENT_CREDITS")
 
 
+@pytest.mark.parametrize(
+    ("url", "remedy"), [("https://my_shop.example.com/p", "host"), ("https://u@a.b/", "credentials")]
+)
+def test_the_refusal_of_a_url_says_what_to_change(agent: Agent, url: str, remedy: str) -> None:
+    answer = order(agent, url=url)
+    assert refused(answer) == (400, "INVALID_INPUT")
+    assert remedy in answer.get_json()["details"]["fields"]["url"][0]
+
+
 def test_an_invalid_field_is_named_and_no_secret_is_echoed(agent: Agent) -> None:
     for change, field in (
         ({"url": "https://user:secret@shop.example/"}, "url"),

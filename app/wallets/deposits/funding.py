@@ -136,8 +136,7 @@ def fail_expired(now: datetime) -> int:
         with suppress(NotFound), unit_of_work() as session:
             spending_accounts.lock_account(session, wallet_id)
             of_these = Transaction.id.in_([row.id for row in of_wallet])
-            pending, failed = MovementStatus.PENDING, MovementStatus.FAILED
-            reason = StatusReason.EXPIRED
+            pending, failed, reason = MovementStatus.PENDING, MovementStatus.FAILED, StatusReason.EXPIRED
             ended += len(lifecycle.TRANSACTIONS.move(session, of_these, pending, failed, reason=reason))
     return ended
 
@@ -162,9 +161,9 @@ def pay_from_faucet(request_id: str) -> None:
         asked = session.get(Transaction, request_id)
         if asked is None:
             return
-        not_later = Transaction.wallet_id == asked.wallet_id, Transaction.created_at <= asked.created_at
-        unpaid = select(Transaction).where(_IS_UNPAID, *not_later).order_by(Transaction.created_at, Transaction.id)
-        rows = session.scalars(unpaid).all()
+        alike = [getattr(Transaction, name) == getattr(asked, name) for name in ("wallet_id", "chain", "currency")]
+        unpaid = select(Transaction).where(_IS_UNPAID, *alike, Transaction.created_at <= asked.created_at)
+        rows = session.scalars(unpaid.order_by(Transaction.created_at, Transaction.id)).all()
     for each in rows:
         with telemetry.caused_by(each.request_id):
             if not _request_faucet_payment(faucet, each):

@@ -87,22 +87,15 @@ def _reverse_wallet_deposits(
     """
     first = min(reorged, key=lambda entry: entry.mark_revision)
     resume = {"mark_before": first.mark_before, "mark_block": first.mark_block}
-    since = first.mark_revision
     revision = session.execute(
         update(DepositScanState)
         .where(DepositScanState.wallet_id == wallet_id, DepositScanState.chain == name.value)
         .values(mark=first.mark_before, block_number=first.mark_block, revision=DepositScanState.revision + 1)
         .returning(DepositScanState.revision)
     ).scalar_one()
-    later = session.scalars(
-        select(FundingDeposit)
-        .where(
-            FundingDeposit.wallet_id == wallet_id,
-            FundingDeposit.chain == name.value,
-            FundingDeposit.mark_revision >= since,
-        )
-        .order_by(FundingDeposit.id)
-    ).all()
+    of_wallet = FundingDeposit.wallet_id == wallet_id, FundingDeposit.chain == name.value
+    is_later = FundingDeposit.mark_revision >= first.mark_revision
+    later = session.scalars(select(FundingDeposit).where(*of_wallet, is_later).order_by(FundingDeposit.id)).all()
     reversed_ids = {entry.id for entry in reorged} | {entry.id for entry in later if entry.by_mark}
     retained_ids = {entry.id for entry in later} - reversed_ids
     update_rows(session, FundingDeposit, FundingDeposit.id.in_(retained_ids), **resume, mark_revision=revision)

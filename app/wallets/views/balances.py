@@ -1,12 +1,13 @@
-"""Live balances of a wallet, for which all chains are read concurrently; the number and age of pending transactions."""
+"""Live balances of a wallet, for which all chains are read concurrently; pending transactions, counted by age."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from app.core import clock
@@ -90,21 +91,26 @@ def reader_threads(chains: Iterable[ChainName]) -> dict[ChainName, ThreadPoolExe
     return {name: ThreadPoolExecutor(_READERS_PER_CHAIN, thread_name_prefix=f"balances-{name}") for name in chains}
 
 
+_AGES_SECONDS = (0, 60, 600, 3600)
+
+
 class Backlog(NamedTuple):
-    """The pending transactions of one type on one chain."""
+    """The pending transactions of one type on one chain; `by_age` counts those of at least so many seconds."""
 
     type: str
     chain: str
-    number: int
+    by_age: Mapping[int, int]
     oldest_seconds: int
 
 
 def pending(session: Session) -> list[Backlog]:
     """Return the pending transactions. Both queries use a partial index."""
     found, now, is_funding = [], clock.now(), Transaction.type == TransactionType.FUNDING.value
-    columns = Transaction.type, Transaction.chain, func.count(), func.min(Transaction.created_at)
+    since, group = Transaction.created_at, (Transaction.type, Transaction.chain)
+    counts = [func.count(case((since <= now - timedelta(seconds=age), 1))) for age in _AGES_SECONDS]
+    query = select(*group, func.min(since), *counts).where(Transaction.status == MovementStatus.PENDING.value)
     for condition in (~is_funding & Transaction.next_check_at.is_not(None), is_funding):
-        is_pending = condition, Transaction.status == MovementStatus.PENDING.value
-        rows = session.execute(select(*columns).where(*is_pending).group_by(Transaction.type, Transaction.chain))
-        found += [Backlog(*row[:3], max(0, int((now - row[3]).total_seconds()))) for row in rows]
+        for kind, chain, oldest, *numbers in session.execute(query.where(condition).group_by(*group)):
+            by_age = dict(zip(_AGES_SECONDS, numbers, strict=True))
+            found.append(Backlog(kind, chain, by_age, max(0, int((now - oldest).total_seconds()))))
     return found

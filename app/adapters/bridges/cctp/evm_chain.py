@@ -91,7 +91,7 @@ class MintSearch:
             found = self._mint_in_blocks(endpoint, first, last)
             if found is ArrivalNotFound.UNREADABLE:
                 break
-            if found is not ArrivalNotFound.NOT_FOUND:
+            if found is not None:
                 return found
             last = first - 1
         return self._bisect_blocks(endpoint, newest)
@@ -106,16 +106,16 @@ class MintSearch:
             if used.error is not None:
                 return ArrivalNotFound.UNREADABLE
             first, last = (first, middle) if used.result else (middle + 1, last)
-        return self._mint_in_blocks(endpoint, last, last)
+        return self._mint_in_blocks(endpoint, last, last) or ArrivalNotFound.NOT_FOUND
 
-    def _mint_in_blocks(self, endpoint: RpcEndpoint, first: int, last: int) -> BridgeArrival | ArrivalNotFound:
-        """Return what the only transaction that used the nonce has minted, if it is in a range of blocks."""
+    def _mint_in_blocks(self, endpoint: RpcEndpoint, first: int, last: int) -> BridgeArrival | ArrivalNotFound | None:
+        """Return what the transaction that used the nonce has minted; None if it is not in a range of blocks."""
         topics = _RECEIVED_EVENT.topics(None, self.message.nonce)
         logs = logs_call(self.transmitter, topics, first=first, last=last)
         endpoint.run([logs])
         if logs.error is not None:
             return ArrivalNotFound.UNREADABLE
-        return self._mint_in_transaction(endpoint, logs.result[0].tx_hash) if logs.result else ArrivalNotFound.NOT_FOUND
+        return self._mint_in_transaction(endpoint, logs.result[0].tx_hash) if logs.result else None
 
 
 _APPROVE = Function("fiat_token", "approve")

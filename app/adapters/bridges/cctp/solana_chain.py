@@ -44,11 +44,7 @@ def _find_at_endpoint(
         account = str(instructions.used_nonce(message))
         cursor = account_history.HistoryCursor(account, account_history.HistoryProgress(), since=0)
         read = account_history.continue_reading(
-            endpoint,
-            [cursor],
-            read_limits=account_history.HistoryReadLimits(),
-            at_least=None,
-            commitment=CommitmentLevel.Confirmed,
+            endpoint, [cursor], read_limits=account_history.HistoryReadLimits(), commitment=CommitmentLevel.Confirmed
         )
         progress, entries = read[account]
         # While older entries are missing, the first one is unknown.

@@ -84,7 +84,7 @@ def continue_reading(
     cursors: Sequence[HistoryCursor],
     *,
     read_limits: HistoryReadLimits,
-    at_least: int | None,
+    at_least: int | None = None,
     commitment: CommitmentLevel = CommitmentLevel.Finalized,
 ) -> Mapping[str, tuple[HistoryProgress, tuple[HistoryEntry, ...]]]:
     """Return, by account, the progress and the entries that were read, oldest first.
