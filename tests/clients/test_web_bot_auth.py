@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from app import bot_auth
 from app.adapters.upstream_http.exchange import HttpUpstream
@@ -58,6 +59,17 @@ def test_what_a_web_service_is_sent_is_verified_by_npms_verifier(
     assert (found["here"], found["elsewhere"], found["well_known"]) == (True, False, bot_auth.DIRECTORY_PATH)
     assert found["ids"] == [key["kid"] for key in directory["keys"]]
     compatibility.check("npm", "web-bot-auth", found["version"], ["verify a request of x402/fetch"])
+
+
+def test_no_other_host_gets_a_directory_that_its_name_proves(
+    build_app: Callable[..., Application], sqlite_url: str
+) -> None:
+    app = open_app(build_app, sqlite_url, f"k:{KEY}")
+    answer = app.test_client().get(bot_auth.DIRECTORY_PATH, headers={"Host": "localhost"})
+    public = Ed25519PrivateKey.from_private_bytes(base64.b64decode(KEY)).public_key()
+    signature = base64.b64decode(answer.headers["Signature"].removeprefix("sig1=:").removesuffix(":"))
+    stated = answer.headers["Signature-Input"].removeprefix("sig1=")
+    public.verify(signature, f'"@authority";req: purser.test\n"@signature-params": {stated}'.encode())
 
 
 def test_without_a_key_nothing_is_signed(build_app: Callable[..., Application], sqlite_url: str) -> None:
