@@ -28,10 +28,10 @@ def open_app(build_app: Callable[..., Application], url: str, keys: str) -> Appl
     return build_app(url, settings=settings, public_upstream=HttpUpstream(connect_seconds=5, read_seconds=30))
 
 
-def fetched(app: Application, url: str) -> None:
+def fetched(app: Application, url: str, **more: Any) -> None:
     with app.app_context():
         agent = register(app.test_client())
-        answer = agent.post(f"{agent.wallet_url}/x402/fetch", {"url": url, "max_amount_usd": 0.05})
+        answer = agent.post(f"{agent.wallet_url}/x402/fetch", {"url": url, "max_amount_usd": 0.05, **more})
         assert answer.get_json()["status"] == 200, answer.get_json()
 
 
@@ -76,6 +76,8 @@ def test_without_a_key_nothing_is_signed(build_app: Callable[..., Application], 
     app = open_app(build_app, sqlite_url, "")
     with misbehaving_upstream() as seller:
         seller.behave = lambda exchange: exchange.json({"ok": True})
+        fetched(app, seller.url + "/thing", headers={"Signature": "of-the-caller"})
+        assert seller.asked[-1].header("Signature") == "of-the-caller"
         fetched(app, seller.url + "/thing")
         assert not {name.lower() for name, _ in seller.asked[-1].headers} & set(SIGNED)
     assert directory_of(app)[0] == {"keys": []}
