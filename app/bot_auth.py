@@ -43,9 +43,9 @@ def request_headers(url: str) -> dict[str, str]:
     return {"Signature-Agent": agent, **_signature(own[:1], "web-bot-auth", signed)}
 
 
-def directory(authority: str) -> tuple[dict[str, list[Mapping[str, str]]], dict[str, str]]:
-    """Return the public keys, and the headers by which each proves that it is served by this authority."""
-    own = _keys()
+def directory() -> tuple[dict[str, list[Mapping[str, str]]], dict[str, str]]:
+    """Return the public keys, and the headers by which each proves that it is meant for this service's address."""
+    own, authority = _keys(), urlsplit(app_state().settings.public_url).netloc
     proof = _signature(own, "http-message-signatures-directory", {'"@authority";req': authority})
     return {"keys": [each.jwk for each in own]}, proof
 

@@ -31,7 +31,7 @@ _RESERVED_HEADERS = frozenset(
     {
         "host", "content-length", "transfer-encoding", "connection", "keep-alive", "te", "trailer", "upgrade",
         "expect", "accept-encoding", "proxy-authorization", "x-payment", "payment-signature",
-        "x-api-key", "x-master-key", "x-owner-key", "signature", "signature-input", "signature-agent",
+        "x-api-key", "x-master-key", "x-owner-key",
     }
 )  # fmt: skip
 _HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade"})
@@ -82,7 +82,7 @@ def parse_request(*, url: str, method: str, headers: Mapping[str, str], body: st
         raise InvalidInput.field("url", str(error)) from None
     return SellerRequest(
         method=method, url=base.origin + target, host=base.host, origin=base.origin, target=target,
-        headers=_parse_headers(headers), body=(body or "").encode(),
+        headers=_parse_headers(base.origin, headers), body=(body or "").encode(),
     )  # fmt: skip
 
 
@@ -121,11 +121,12 @@ def no_answer(error: PortError) -> ServiceError:
     return UpstreamError("The web service cannot be reached. Nothing was paid.")
 
 
-def _parse_headers(headers: Mapping[str, str]) -> Sequence[tuple[str, str]]:
+def _parse_headers(origin: str, headers: Mapping[str, str]) -> Sequence[tuple[str, str]]:
+    reserved = _RESERVED_HEADERS | {name.lower() for name in bot_auth.request_headers(origin)}
     if len(headers) > _MAX_HEADERS:
         raise InvalidInput.field("headers", f"must have at most {_MAX_HEADERS} entries")
     for name, value in headers.items():
-        if not _HEADER_NAME.fullmatch(name) or name.lower() in _RESERVED_HEADERS:
+        if not _HEADER_NAME.fullmatch(name) or name.lower() in reserved:
             raise InvalidInput.field("headers", f"must not set {name[:100]}")
         if len(value) > _MAX_HEADER_LENGTH or not _HEADER_VALUE.fullmatch(value):
             problem = f"must have values of at most {_MAX_HEADER_LENGTH} printable ASCII characters"

@@ -8,8 +8,9 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from app.catalog.browse.listing import search_services, words_of_seller
+from app.catalog.browse.listing import words_of_seller
 from app.catalog.models import Service
+from app.catalog.services import search_index
 from app.catalog.services import service as services
 from app.core import clock
 from app.core.pagination import Page, PageRequest
@@ -47,7 +48,7 @@ def _find(page: PageRequest, wanted: Mapping[str, str | None]) -> Page[_Route | 
     own = routes[page.offset : page.offset + page.limit]
     rest = PageRequest(max(1, page.limit - len(own)), max(0, page.offset - len(routes)))
     # All services have the minimum price of a payment at least.
-    found = search_services(rest, min_nanos=0 if services.single_payment_nanos(0) >= least_nanos else least_nanos)
+    found = search_index.search(rest, min_nanos=0 if services.single_payment_nanos(0) >= least_nanos else least_nanos)
     others = found.items if len(own) < page.limit else ()
     return Page([*own, *others], len(routes) + found.total, page)
 

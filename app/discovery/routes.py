@@ -105,7 +105,7 @@ def signing_keys() -> Response:
 @well_known.get(bot_auth.DIRECTORY_PATH)
 def signature_directory() -> Response:
     """Return the keys that sign this service's requests to web sites (Web Bot Auth)."""
-    keys, proof = bot_auth.directory(current_request().host)
+    keys, proof = bot_auth.directory()
     response = jsonify(keys)
     response.headers.update({"Content-Type": bot_auth.DIRECTORY_TYPE, **proof})
     return response

@@ -26,7 +26,7 @@ from app.ports.errors import PortError
 from app.web.fields import Email, Name
 
 _DERIVATION_PATHS = (("EVM (Ethereum, Base)", "m/44'/60'/0'/0/0"), ("Solana", "m/44'/501'/0'/0'"))
-_MAX_PURGED = 1000
+_MAX_LISTED = 1000
 _ROLES = [each.value for each in MasterKeyRole]
 
 
@@ -105,7 +105,7 @@ def recover_owner(agent_id: str) -> None:
 
 
 @retired_keys.command("list")
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, _MAX_PURGED))
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, _MAX_LISTED))
 @click.option("--offset", default=0, show_default=True, type=click.IntRange(min=0))
 def list_retired_keys(limit: int, offset: int) -> None:
     """List deleted wallets with kept keys, and the earliest time of their deletion."""

@@ -35,14 +35,11 @@ _COSTS = select(_SUMS.account_id, func.sum(_SUMS.cost_nanos)).group_by(_SUMS.acc
 
 def check(session: Session) -> list[str]:
     """Return one sentence per violated invariant."""
-    return [*_wrong_sums(session), *_wrong_spending(session)]
-
-
-def _wrong_sums(session: Session) -> list[str]:
-    return [
+    wrong = [
         f"{account_id or logged_id}: the sums for {provider or logged_provider} are not those of the log"
         for account_id, logged_id, provider, logged_provider in session.execute(_WRONG_SUMS)
     ]
+    return wrong + _wrong_spending(session)
 
 
 def _wrong_spending(session: Session) -> list[str]:

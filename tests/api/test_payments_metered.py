@@ -97,6 +97,7 @@ def test_a_call_takes_what_it_cost_and_no_more(open_shop: Shop, base_node: EvmNo
     assert answer.status_code == 200, answer.get_data(as_text=True)
     settled = decoded(answer.headers["PAYMENT-RESPONSE"])
     assert (settled["success"], settled["payer"], settled["amount"]) == (True, payer.address, str(COST))
+    assert answer.headers["Cache-Control"] == "no-store"
     assert (answer.headers["X-Cost-Usd"], "X-Credits-Remaining" in answer.headers) == ("0.0000625", False)
     assert (received(open_shop, BASE), states(open_shop)) == (COST, [("served", COST)])
     [payment] = open_shop.payments()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from app import bot_auth
 from app.adapters.upstream_http.exchange import HttpUpstream
@@ -27,10 +28,10 @@ def open_app(build_app: Callable[..., Application], url: str, keys: str) -> Appl
     return build_app(url, settings=settings, public_upstream=HttpUpstream(connect_seconds=5, read_seconds=30))
 
 
-def fetched(app: Application, url: str) -> None:
+def fetched(app: Application, url: str, **more: Any) -> None:
     with app.app_context():
         agent = register(app.test_client())
-        answer = agent.post(f"{agent.wallet_url}/x402/fetch", {"url": url, "max_amount_usd": 0.05})
+        answer = agent.post(f"{agent.wallet_url}/x402/fetch", {"url": url, "max_amount_usd": 0.05, **more})
         assert answer.get_json()["status"] == 200, answer.get_json()
 
 
@@ -60,10 +61,23 @@ def test_what_a_web_service_is_sent_is_verified_by_npms_verifier(
     compatibility.check("npm", "web-bot-auth", found["version"], ["verify a request of x402/fetch"])
 
 
+def test_no_other_host_gets_a_directory_that_its_name_proves(
+    build_app: Callable[..., Application], sqlite_url: str
+) -> None:
+    app = open_app(build_app, sqlite_url, f"k:{KEY}")
+    answer = app.test_client().get(bot_auth.DIRECTORY_PATH, headers={"Host": "localhost"})
+    public = Ed25519PrivateKey.from_private_bytes(base64.b64decode(KEY)).public_key()
+    signature = base64.b64decode(answer.headers["Signature"].removeprefix("sig1=:").removesuffix(":"))
+    stated = answer.headers["Signature-Input"].removeprefix("sig1=")
+    public.verify(signature, f'"@authority";req: purser.test\n"@signature-params": {stated}'.encode())
+
+
 def test_without_a_key_nothing_is_signed(build_app: Callable[..., Application], sqlite_url: str) -> None:
     app = open_app(build_app, sqlite_url, "")
     with misbehaving_upstream() as seller:
         seller.behave = lambda exchange: exchange.json({"ok": True})
+        fetched(app, seller.url + "/thing", headers={"Signature": "of-the-caller"})
+        assert seller.asked[-1].header("Signature") == "of-the-caller"
         fetched(app, seller.url + "/thing")
         assert not {name.lower() for name, _ in seller.asked[-1].headers} & set(SIGNED)
     assert directory_of(app)[0] == {"keys": []}

@@ -71,8 +71,22 @@ _AUTHORIZATION = st.fixed_dictionaries(
         "nonce": st.binary(min_size=32, max_size=32).map(lambda raw: "0x" + raw.hex()) | _WILD,
     }
 )
+_MAXIMUM = st.fixed_dictionaries(
+    {
+        "from": st.just(_ADDRESS) | _WILD,
+        "permitted": st.fixed_dictionaries({"token": st.just(_ADDRESS) | _WILD, "amount": _NUMBERS | _WILD}) | _WILD,
+        "spender": st.just(_ADDRESS) | _WILD,
+        "nonce": _NUMBERS | _WILD,
+        "deadline": _NUMBERS | _WILD,
+        "witness": st.fixed_dictionaries(
+            {"to": st.just(_ADDRESS), "facilitator": st.just(_ADDRESS), "validAfter": _NUMBERS | _WILD}
+        )
+        | _WILD,
+    }
+)
 _PAYLOADS = st.fixed_dictionaries(
     {
+        "permit2Authorization": _MAXIMUM | _WILD,
         "signature": st.binary(min_size=65, max_size=65).map(lambda raw: "0x" + raw.hex()) | _WILD,
         "authorization": _AUTHORIZATION | _WILD,
         "transaction": st.binary(max_size=300).map(lambda raw: base64.b64encode(raw).decode()) | _WILD,
@@ -90,12 +104,13 @@ def _credentials() -> st.SearchStrategy[Any]:
 
 
 def _documents() -> st.SearchStrategy[Any]:
-    terms = {"scheme": st.just("exact") | _WILD, "network": st.sampled_from(network_names()) | _WILD}
+    terms = {"scheme": st.sampled_from(["exact", "upto"]) | _WILD, "network": st.sampled_from(network_names()) | _WILD}
     return st.fixed_dictionaries(
         {
             "x402Version": st.sampled_from([1, 2]) | _WILD,
             "payload": _PAYLOADS | _WILD,
             "accepted": st.fixed_dictionaries(terms) | _WILD,
+            "extensions": st.fixed_dictionaries({"eip2612GasSponsoring": _WILD}) | _WILD,
             **terms,
         }
     )
@@ -105,6 +120,9 @@ def _encoded(document: Any) -> str:
     return base64.b64encode(json.dumps(document).encode(errors="surrogatepass")).decode()
 
 
+_METERED = {
+    "x402Version": 2, "accepted": {"scheme": "upto", "network": "eip155:908453"}, "payload": {}, "extensions": ["wild"],
+}  # fmt: skip
 HEADERS = (
     _documents().map(_encoded)
     | _credentials().map(_encoded)
@@ -124,6 +142,7 @@ _CHAINS = st.sampled_from(["", "base", "BASE ", "solana", "ethereum", "bitcoin",
 @example(base64.b64encode(b'{"x402Version": NaN}').decode(), presentation.PLAIN_HEADER, "")
 @example(base64.b64encode(b'{"x402Version": 1e400}').decode(), presentation.PLAIN_HEADER, "")
 @example(base64.b64encode(b'"\\ud800"').decode(), presentation.PLAIN_HEADER, "")
+@example(_encoded(_METERED), presentation.SIGNED_HEADER, "")
 @example("A" * 100_000, presentation.PLAIN_HEADER, "")
 @example("A" * 100_000, "Authorization", "")
 def test_a_payment_is_read_or_refused(app: Flask, header: str, name: str, chain: str) -> None:
@@ -139,10 +158,12 @@ def test_a_payment_is_read_or_refused(app: Flask, header: str, name: str, chain:
             return
         # Random payloads have no valid signature.
         expected = ExpectedPayment(10_000, _ADDRESS, _ADDRESS)
+        scheme = presented.facilitator.metered if presented.is_metered else presented.facilitator
+        assert scheme is not None
         with pytest.raises(Rejected):
-            presented.facilitator.claim_of(presented.payload)
+            presented.claim_key()
         with pytest.raises(Rejected):
-            presented.facilitator.verify(presented.payload, expected, now=1)
+            scheme.verify(presented.payload, expected, now=1)
 
 
 @given(st.text(max_size=140) | st.binary(min_size=64, max_size=65).map(lambda raw: "0x" + raw.hex()))

@@ -11,11 +11,9 @@ from typing import Any
 
 from app.catalog import statistics
 from app.catalog.models import IS_ACTIVE, Service, ServiceSpecification
-from app.catalog.services import search_index
 from app.catalog.services import service as services
 from app.catalog.statistics import DailyUsage
 from app.core import money
-from app.core.pagination import Page, PageRequest
 from app.db.unit_of_work import read_only_unit
 from app.state import app_state
 
@@ -106,12 +104,6 @@ def _single_line(text: str) -> str:
         " " if unicodedata.category(letter)[0] in "CZ" else letter for letter in text if letter not in _DIRECTION_MARKS
     )
     return " ".join("".join(characters).split())
-
-
-def search_services(page: PageRequest, **filters: Any) -> Page[Service]:
-    """Return active services as `search_index.search` does."""
-    with read_only_unit() as session:
-        return search_index.search(session, page, **filters)
 
 
 def service_detail(service_id: str) -> dict[str, Any]:

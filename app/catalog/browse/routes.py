@@ -7,6 +7,7 @@ from flask import Response, jsonify, request
 from app.catalog import schemas, subscriptions
 from app.catalog.browse import listing
 from app.catalog.models import IS_ACTIVE, Service, Subscription
+from app.catalog.services import search_index
 from app.catalog.services import service as services
 from app.core.pagination import Page
 from app.db.unit_of_work import read_only_unit
@@ -57,7 +58,7 @@ def _serialize(view: Subscription) -> Response:
 def list_catalog(query: dict[str, Any]) -> Page[Service]:
     """List active services, those with most calls first."""
     text, category = ((query[name] or "").strip() for name in ("q", "category"))
-    return listing.search_services(query["page"], text=text, category=category)
+    return search_index.search(query["page"], text=text, category=category)
 
 
 @catalog.get("/<string:service_id>")

@@ -212,10 +212,10 @@ def settle_metered(grant: PaymentGrant, *, waits: bool) -> PaymentGrant:
     presented, resource = grant.metered
     if payment.status == PaymentStatus.SERVED:
         headers, receipts = presented.report(payment, terms.sign_payment(resource, payment), None)
-        return replace(grant, headers=headers, receipts=receipts)
+        return replace(grant, headers={**grant.headers, **headers}, receipts=receipts)
     reason = "settlement_pending" if payment.status == PaymentStatus.SETTLING else "settlement_failed"
     members = {"errorReason": reason, "transaction": payment.tx_hash, "payer": payment.payer}
-    return replace(grant, headers=presented.failure(payment.chain, **members))
+    return replace(grant, headers={**grant.headers, **presented.failure(payment.chain, **members)})
 
 
 def find_served_payment(price: PaymentPrice) -> str | None:
@@ -258,7 +258,8 @@ def _accept_new(
             payment_id = verify_and_claim(presented, price, agent_id=payer.agent_id if payer else None)
         elif presented.is_metered:
             payment_id = metered.accept(presented, price)
-            return PaymentGrant(payment_id, price.nanos, {}, {}, metered=(presented, price.resource))
+            unshared = {"Cache-Control": "no-store"}
+            return PaymentGrant(payment_id, price.nanos, unshared, {}, metered=(presented, price.resource))
         else:
             authorization = settlement.verify(presented, price)
             if grant := _grant_of_open_payment(presented, authorization, price, account_id):

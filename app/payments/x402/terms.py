@@ -113,7 +113,8 @@ def _parse_signed_payment(text: str) -> X402Payment:
             if scheme == "exact":
                 return X402Payment(facilitator, payload, version)
             if version == 2 and facilitator.metered is not None:  # noqa: PLR2004 - the version
-                payload |= {_SPONSORING: (document.get("extensions") or {}).get(_SPONSORING)}
+                extensions = document.get("extensions")
+                payload |= {_SPONSORING: extensions.get(_SPONSORING) if isinstance(extensions, dict) else None}
                 return X402Payment(facilitator, payload, version, is_metered=True)
             raise Rejected("unsupported_scheme")
     raise Rejected("invalid_network")

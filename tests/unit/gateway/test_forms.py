@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from app.errors import InvalidInput
-from app.gateway.validation.body import BodyKind, RequestBody, parse_body
+from app.gateway.validation.body import BodyKind, RequestBody, boundary_of, parse_body
 from tests.support.provider_rows import FORM, form_of
 
 MODEL = 'Content-Disposition: form-data; name="model"'
@@ -91,7 +93,7 @@ def test_text_before_and_after_the_parts_is_ignored() -> None:
         # Another name, by another reading.
         (f"{MODEL}; name=n", "name=n"), (f"{MODEL}; name*=utf-8''n", r"name\*"),
         ("Content-Disposition: form-data; name*=utf-8''model", r"name\*"),
-        (f'{MODEL}; filename="x; name=n"', "filename"),
+        (f'{MODEL}; filename="x; name=n"', "filename"), (f'{MODEL}; filename="x;\xa0name\x85=n"', "filename"),
         (f'{MODEL}; filename="x\\"; name="n"', "filename"),
         (f'{MODEL}; filename="x\\"', "filename"),
         (f'{MODEL}; filename="a\\"b.wav"', "filename"), (f"{MODEL}\r\n{MODEL}", "Content-Disposition"),
@@ -117,11 +119,25 @@ def test_text_before_and_after_the_parts_is_ignored() -> None:
         (f"{MODEL}\r\nContent-Type: text/plain; charset=utf-7", "utf-7"),
         (f"{MODEL}\r\nContent-Type: text/plain; charset=utf-8; charset=utf-16", "utf-16"),
         (f"{FILE}\r\nContent-Type: multipart/mixed; boundary=c", "multipart/mixed"),
+        (f"{FILE}\r\nContent-Type: \x0bmultipart/mixed; boundary=c", "multipart/mixed"),
     ],
 )  # fmt: skip
 def test_what_servers_read_differently_is_refused_with_its_cause(head: str, cause: str) -> None:
     with pytest.raises(InvalidInput, match=cause):
         read(form((head, b"dear")))
+
+
+@pytest.mark.parametrize(
+    "before", ["multipart/form-data;", "multipart/form-data; boundary=b;", 'multipart/form-data; a="']
+)
+def test_a_header_of_spaces_takes_linear_time(before: str) -> None:
+    began = time.process_time()
+    with pytest.raises(InvalidInput):
+        boundary_of(f"{before}{' ' * 200_000}x")
+    headers = f"Content-Description: a{' ' * 1_900}b"
+    parts = ((MODEL.replace("model", f"f{number}") + f"\r\n{headers}", b"m") for number in range(100))
+    assert len(read(form(*parts)).parsed) == 100
+    assert time.process_time() - began < 1
 
 
 def test_text_in_another_charset_is_refused_where_it_is_not_ascii() -> None:
