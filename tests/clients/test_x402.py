@@ -125,6 +125,20 @@ def test_a_resource_that_the_discovery_client_found_is_paid_for(mainnet: Scene) 
     compatibility.check("PyPI", "x402[extensions]", version("x402"), ["list resources (bazaar)", "pay for one of them"])
 
 
+def test_a_resource_that_npm_s_discovery_client_found_is_paid_for(mainnet: Scene) -> None:
+    payer = mainnet.payer()
+    end, query = _SEARCH.split("?")
+    paid = run_node("bazaar.mjs", mainnet.service.url, end, f"?{query}", "0x" + payer.account.key.hex())
+    assert (paid["status"], paid["body"]) == (200, {"results": []})
+    accepted = next(each for each in paid["found"]["accepts"] if each["network"] == "eip155:8453")
+    assert (paid["settled"]["network"], paid["settled"]["payer"]) == (accepted["network"], payer.address)
+    assert evm_chain(mainnet.base).balances(payer.address).of(USDC).units == 1_000_000 - int(accepted["amount"])
+    listed = paid["listed"]
+    assert (listed["items"], listed["others"]) == (min(100, listed["total"]), 0)
+    examples = ["list resources by network and scheme (bazaar)", "pay for one of them"]
+    compatibility.check("npm", "@x402/extensions with @x402/fetch", paid["version"], examples)
+
+
 def test_requests_pays_once_though_its_payment_is_settled_late(mainnet: Scene) -> None:
     payer, chain = mainnet.payer(), evm_chain(mainnet.base)
     recipient = mainnet.recipient()
