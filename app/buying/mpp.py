@@ -82,8 +82,9 @@ def credential(challenge: Mapping[str, str], network: str, signed: AuthorizedPay
 def bind_to_route(extensions: Mapping[str, Any]) -> dict[str, Any]:
     """Return extensions whose one member binds a payment to a route, with a random salt in it; {} for any others."""
     stated = extensions.get(_ROUTE) if len(extensions) == 1 else None
-    info = stated.get("info") if isinstance(stated, dict) else None
-    return {_ROUTE: {**stated, "info": {**info, "nonce": secrets.token_hex(16)}}} if isinstance(info, dict) else {}
+    if not isinstance(stated, dict) or not isinstance(stated.get("info"), dict):
+        return {}
+    return {_ROUTE: {**stated, "info": {**stated["info"], "nonce": secrets.token_hex(16)}}}
 
 
 def route_nonce(accepted: Mapping[str, Any], resource: Any, extensions: Mapping[str, Any]) -> bytes:

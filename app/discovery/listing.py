@@ -25,10 +25,7 @@ _Accepts = Callable[[int], list[dict[str, Any]]]
 
 
 def list_resources(page: PageRequest, *, is_described: bool, **wanted: str | None) -> Page[dict[str, Any]]:
-    """Return the resources that accept payments with the `wanted` members of terms now.
-
-    Those that are described have the extension `bazaar`: it names a method, and services accept any.
-    """
+    """Return the resources that accept payments with the `wanted` members of terms now; all, or those with `bazaar`."""
     found, accepts = _find(page, wanted, is_described=is_described), cache(terms.accepted_payments)
     items = [
         _service_item(each, accepts) if isinstance(each, Service) else _route_item(each, accepts)
@@ -49,6 +46,7 @@ def _find(page: PageRequest, wanted: Mapping[str, str | None], *, is_described: 
     routes = [each for each in operations.list_paid_routes() if each[3] >= least_nanos]
     own = routes[page.offset : page.offset + page.limit]
     if is_described:
+        # Services have no such extension: it names one method.
         return Page(own, len(routes), page)
     rest = PageRequest(max(1, page.limit - len(own)), max(0, page.offset - len(routes)))
     # All services have the minimum price of a payment at least.
