@@ -1,8 +1,11 @@
 """The challenges of MPP in the 402 of a web service, in the form of x402's terms, and the credential that answers one.
 
 Only `evm/charge` by an EIP-3009 authorization is paid; of everything else, the method and the intent are the scheme.
+Its packages add an extension to terms of x402, `mppx`, by which a payment is bound to a route.
 """
 
+import hashlib
+import secrets
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -15,6 +18,7 @@ from app.ports.errors import Rejected
 from app.ports.facilitator import AuthorizedPayment
 
 _MAX_LENGTH = 16_384
+_ROUTE = "mppx"
 _ECHOED = ("id", "realm", "method", "intent", "request", "expires", "digest", "opaque")
 
 
@@ -73,3 +77,16 @@ def credential(challenge: Mapping[str, str], network: str, signed: AuthorizedPay
     payload = {"type": CREDENTIAL_TYPE, **authorization, "signature": signed.payload["signature"]}
     source = f"did:pkh:{network}:{authorization['from']}"
     return f"{MPP_SCHEME} {encode({'challenge': challenge, 'payload': payload, 'source': source})}"
+
+
+def bind_to_route(extensions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return extensions whose one member binds a payment to a route, with a random salt in it; {} for any others."""
+    stated = extensions.get(_ROUTE) if len(extensions) == 1 else None
+    if not isinstance(stated, dict) or not isinstance(stated.get("info"), dict):
+        return {}
+    return {_ROUTE: {**stated, "info": {**stated["info"], "nonce": secrets.token_hex(16)}}}
+
+
+def route_nonce(accepted: Mapping[str, Any], resource: Any, extensions: Mapping[str, Any]) -> bytes:
+    """Return the nonce that binds a payment to a route: sellers derive it from what the payment repeats."""
+    return hashlib.sha256("|".join(map(encode, (accepted, resource, extensions))).encode()).digest()

@@ -45,12 +45,13 @@ _CHAIN_ORDER = (ChainName.BASE, ChainName.SOLANA, ChainName.ETHEREUM)
 
 @dataclass(frozen=True, slots=True)
 class PaymentTerms:
-    """The terms of one protocol; `version` is that of x402, or 0 for MPP."""
+    """The terms of one protocol; `version` is that of x402, or 0 for MPP. Extensions can bind a payment to a route."""
 
     version: int
     accepts: Sequence[Mapping[str, Any]]
     resource: Any = None
     extensions: Mapping[str, Any] = field(default_factory=dict)
+    is_bound: bool = False
 
     @property
     def answerable(self) -> Mapping[str, Mapping[str, Any]]:
@@ -84,7 +85,9 @@ class PaymentOffer:
 
     @property
     def nonce(self) -> bytes | None:
-        """The nonce that the challenge of MPP prescribes."""
+        """The nonce that the challenge of MPP, or the route to which terms of x402 are bound, prescribes."""
+        if self.terms.is_bound:
+            return mpp.route_nonce(self.requirements, self.terms.resource, self.terms.extensions)
         challenge = self.requirements.get("challenge", {}) if self.terms.version == _MPP else {}
         return challenge_nonce(challenge["id"], challenge["realm"]) if challenge else None
 
@@ -147,7 +150,8 @@ def _read_x402_terms(answer: SellerAnswer) -> PaymentTerms:
     if stated.version != _V2:
         return PaymentTerms(stated.version, offers)
     extensions = stated.extensions if isinstance(stated.extensions, dict) else {}
-    return PaymentTerms(stated.version, offers, stated.resource, extensions)
+    bound = mpp.bind_to_route(extensions)
+    return PaymentTerms(stated.version, offers, stated.resource, bound or extensions, is_bound=bool(bound))
 
 
 def _decode_header(header: str) -> Mapping[str, Any]:

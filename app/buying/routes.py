@@ -46,18 +46,14 @@ X402 = MovementDefinition(
     ),
 )  # fmt: skip
 blp = Blueprint(
-    "x402",
-    guard=guards.ANY_KEY,
-    url_prefix="/v1/wallets",
+    "x402", guard=guards.ANY_KEY, url_prefix="/v1/wallets",
     description="Payments of wallets to web services by the protocols x402 and MPP.",
-)
+)  # fmt: skip
 blp.before_request(resolve_wallet)
 checks = Blueprint(
-    "x402_checks",
-    guard=guards.AGENT_KEY,
-    url_prefix="/v1/x402",
+    "x402_checks", guard=guards.AGENT_KEY, url_prefix="/v1/x402",
     description="Why a web service can or cannot be paid by x402 or MPP.",
-)
+)  # fmt: skip
 _IDEMPOTENCY_NOTE = (
     "Repeating a request with the same key never pays again: it returns the stored answer, or sends the same signed "
     "payment again. Without a key, one is derived from the wallet, method, URL and body for ten minutes, and "
@@ -108,14 +104,9 @@ def _resume(subject_id: str) -> Any:
 
 @blp.post("/<string:wallet_id>/x402/fetch")
 @idempotent(
-    owner=guards.idempotency_owner,
-    rebuild=_resume,
-    note=_IDEMPOTENCY_NOTE,
-    applies=is_not_dry_run,
-    derive_key=_derived_key,
-    derived_conflict=_DERIVED_CONFLICT,
-    stores_response=False,
-)
+    owner=guards.idempotency_owner, rebuild=_resume, note=_IDEMPOTENCY_NOTE, applies=is_not_dry_run,
+    derive_key=_derived_key, derived_conflict=_DERIVED_CONFLICT, stores_response=False,
+)  # fmt: skip
 @blp.arguments(X402.body)
 @blp.response(200, schemas.FetchedResourceShape)
 @blp.alt_response(approvals.ACCEPTED, schema=AwaitingApproval, description=approvals.DESCRIPTION)

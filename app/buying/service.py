@@ -300,7 +300,7 @@ def _record(wallet: WalletView, request: SellerRequest, chosen: _PreparedPayment
     except NotAffordable as error:
         raise _payment_failed(error) from None
     except IntegrityError:
-        if offer.nonce is None:
+        if offer.terms.version:
             raise
         problem = "The web service asks with a challenge that this wallet has answered already. Nothing was signed."
         raise errors.TermsNotSupported(problem, details={"offers": []}) from None

@@ -30,12 +30,9 @@ def _check(request: ClientRequest) -> None:
 
 
 blp = Blueprint(
-    "discovery",
-    guard=Guard(schemes=(), check=_check),
-    url_prefix="/discovery",
+    "discovery", guard=Guard(schemes=(), check=_check), url_prefix="/discovery", cacheable=True,
     description="What can be bought here without an account, for clients of x402.",
-    cacheable=True,
-)
+)  # fmt: skip
 well_known = flask.Blueprint("well_known", __name__)
 well_known.before_request(lambda: _check(current_request()))
 for each in (blp, well_known):
@@ -49,6 +46,7 @@ class DiscoveryQuery(page_query(default=20, maximum=_MAX_RESOURCES)):  # type: i
     network = Text(load_default=None)
     scheme = Text(load_default=None)
     payTo = Text(load_default=None)  # noqa: N815 - a member of terms
+    extensions = Text(load_default=None)
 
 
 class PaidResource(Schema):
@@ -77,9 +75,10 @@ class PaidResourceList(Schema):
 @blp.response(200, PaidResourceList)
 def list_paid_resources(query: dict[str, Any]) -> dict[str, Any]:
     """List what can be bought without an account: the providers' routes, then the services of the catalog."""
-    page = query.pop("page")
-    is_known = query.pop("type") in {None, "http"}
-    return {"version": _VERSION, "page": listing.list_resources(page, **query) if is_known else Page((), 0, page)}
+    page, extension = query.pop("page"), query.pop("extensions")
+    is_known = query.pop("type") in {None, "http"} and extension in {None, "bazaar"}
+    found = listing.list_resources(page, is_described=bool(extension), **query) if is_known else Page((), 0, page)
+    return {"version": _VERSION, "page": found}
 
 
 @well_known.get("/.well-known/x402")

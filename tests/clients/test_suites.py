@@ -20,15 +20,17 @@ from app.core.chains import ChainName
 from app.payments import treasury
 from sandbox.evm import EvmNode
 from tests.support import compatibility
-from tests.support.applications import make_app, settings_for
-from tests.support.gateway import provider_settings
-from tests.support.published import PROGRAMS, run_command
+from tests.support.applications import key_of, make_app, settings_for
+from tests.support.gateway import QUESTION, provider_settings
+from tests.support.published import PROGRAMS, run_command, run_python
 from tests.support.services import WebService, web_service
 from tests.support.stand_ins import StandIns
 from tests.support.upstreams import misbehaving_upstream
 
 _REQUIREMENTS = "x402-suites.txt"
 _PATH = "/v1/gateway/brave/web/search"
+# Its cost is known after it: its terms have the scheme `upto`, too.
+_METERED = "/v1/gateway/openai/chat/completions"
 _EXCEPT = "except those in test_suites.py"
 
 # `x402-conformance-suite`, by the page that it was asked to check.
@@ -93,7 +95,10 @@ def service(own_sqlite_url: str) -> Iterator[WebService]:
         chains = {"base_rpc_url": base.url, "ethereum_rpc_url": nothing, "solana_rpc_url": nothing}
         with make_app(settings_for(own_sqlite_url, network="mainnet")).app_context():
             base.fund_eth(treasury.settler(ChainName.BASE), 10**18)
-        settings = {"network": "mainnet", **chains, **provider_settings(upstream.url)}
+        # The suites send more from one address than any client: a 429 would hide what they look for.
+        limits = dict.fromkeys(("keyless_rate_limit", "x402_miss_limit"), "3000 per minute")
+        own = {"receipt_signing_keys": key_of("r1"), **limits}
+        settings = {"network": "mainnet", **own, **chains, **provider_settings(upstream.url)}
         with web_service(own_sqlite_url, settings, workers=1, threads=20) as service:
             yield service
 
@@ -120,7 +125,19 @@ def test_x402_conformance_finds_no_fault_in_any_listed_resource(service: WebServ
     found = json.loads(printed)["results"]
     assert [(each["target"], check) for each in found for check in each["checks"] if not check["pass"]] == []
     assert (code, {len(each["checks"]) for each in found}, len(found)) == (0, {7}, len(urls))
-    compatibility.check("PyPI", "x402-conformance", pinned("x402-conformance"), ["checks of a paid resource"])
+    metered = run_python("x402_checks.py", service.url + _METERED, json.dumps(QUESTION), requirements=_REQUIREMENTS)
+    assert ([each for each in metered if not each["pass"]], len(metered)) == ([], 7)
+    examples = ["checks of a paid resource", "checks of a metered one (upto)"]
+    compatibility.check("PyPI", "x402-conformance", pinned("x402-conformance"), examples)
+
+
+def test_the_terms_that_are_checked_have_signed_offers_and_those_of_a_metered_call_upto(service: WebService) -> None:
+    fixed = requests.get(service.url + _PATH, timeout=60)
+    metered = requests.post(service.url + _METERED, json=QUESTION, timeout=60)
+    found = [json.loads(base64.b64decode(each.headers["PAYMENT-REQUIRED"])) for each in (fixed, metered)]
+    assert [[each["scheme"] for each in terms["accepts"]] for terms in found] == [["exact"], ["exact", "upto"]]
+    offers = [terms["extensions"]["offer-receipt"]["info"]["offers"] for terms in found]
+    assert [[each["acceptIndex"] for each in offered] for offered in offers] == [[0], [0, 1]]
 
 
 def test_x402_conformance_suite_finds_only_what_is_expected(service: WebService, tmp_path: Path) -> None:
@@ -156,6 +173,10 @@ def test_agent_security_harness_finds_only_what_is_expected(service: WebService,
     failed, unknown = harness(tmp_path / "x402.json", "x402", *paid)
     assert failed.keys() == _OF_X402.keys(), failed
     assert unknown.keys() == _NOT_EVALUATED_OF_X402.keys(), unknown
+    asked = ("--url", service.url, "--paid-path", _METERED, "--method", "POST", "--body", json.dumps(QUESTION))
+    failed, unknown = harness(tmp_path / "upto.json", "x402", *asked)
+    assert failed.keys() == _OF_X402.keys(), failed
+    assert unknown.keys() == _NOT_EVALUATED_OF_X402.keys(), unknown
 
     wallets = f"{service.url}/v1/wallets"
     read = json.dumps({"method": "resources/read", "params": {"uri": wallets}})
@@ -167,7 +188,11 @@ def test_agent_security_harness_finds_only_what_is_expected(service: WebService,
     )  # fmt: skip
     assert failed.keys() == _OF_MCP.keys(), failed
     assert unknown.keys() == _NOT_EVALUATED_OF_MCP.keys(), unknown
-    examples = [f"checks of x402 {_EXCEPT}", f"checks of MCP 2026-07-28 {_EXCEPT}"]
+    examples = [
+        f"checks of x402 {_EXCEPT}",
+        f"checks of a metered call {_EXCEPT}",
+        f"checks of MCP 2026-07-28 {_EXCEPT}",
+    ]
     compatibility.check("PyPI", "agent-security-harness", pinned("agent-security-harness"), examples)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -138,6 +139,35 @@ def test_what_a_seller_stated_in_an_extension_is_returned_with_the_answer() -> N
     signed = AuthorizedPayment("1", {}, {}, {"a": {"amount": "5"}, "b": {"x": 1}, "other": {"y": 2}})
     sent = decoded(offer.payment_header(signed, identifier="id"))["extensions"]
     assert sent == {**stated, "a": {"info": {"version": "1", "amount": "5"}, "schema": {}}}
+
+
+def test_a_payment_is_bound_to_the_route_that_terms_name_by_another_nonce_each_time() -> None:
+    stated = {"mppx": {"info": {"method": "GET", "opaque": "e30"}, "schema": {"type": "object"}}}
+    terms = {"extensions": stated, "resource": {"url": f"https://{HOST}/report"}}
+    found = [payable(offer_on(), terms=terms)[0] for _ in range(2)]
+    for offer in found:
+        sent = decoded(offer.payment_header(AuthorizedPayment("1", {}, {}, {}), identifier="id"))
+        salt = sent["extensions"]["mppx"]["info"].pop("nonce")
+        assert sent["extensions"] == stated
+        sent["extensions"]["mppx"]["info"]["nonce"] = salt
+        bound = "|".join(base64url(sent[name]) for name in ("accepted", "resource", "extensions"))
+        assert offer.nonce == hashlib.sha256(bound.encode()).digest()
+    assert found[0].nonce != found[1].nonce
+
+
+@pytest.mark.parametrize(
+    "extensions",
+    [
+        {"mppx": "text"}, {"mppx": {"schema": {}}}, {"mppx": {"info": ["GET"]}},
+        # What is answered in another extension is not known when the nonce is.
+        {"mppx": {"info": {"method": "GET"}}, "payment-identifier": {"info": {"required": True}}},
+    ],
+)  # fmt: skip
+def test_terms_that_cannot_be_bound_to_a_route_get_a_random_nonce(extensions: dict[str, Any]) -> None:
+    [offer] = payable(offer_on(), terms={"extensions": extensions})
+    assert offer.nonce is None
+    sent = decoded(offer.payment_header(AuthorizedPayment("1", {}, {}, {}), identifier="id"))
+    assert sent["extensions"]["mppx"] == extensions["mppx"]
 
 
 def test_the_cheapest_supported_offer_comes_first_and_base_before_ethereum() -> None:

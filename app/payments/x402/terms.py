@@ -224,39 +224,27 @@ def _x402_error(refusal: ServiceError) -> str:
 
 def _body_members(price: PaymentPrice, chain: ChainName, options: list[Facilitator]) -> dict[str, Any]:
     facilitators = _facilitators()
-    payment = {
-        "amount": price.amount,
-        "currency": USDC.symbol,
-        "recipient": treasury.recipient(chain),
-        "chain": chain.value,
-        "network": facilitators[chain].asset.network,
-        "description": price.description,
-        "instructions": _instructions(price, chain, options),
-        "options": [
-            {"chain": name.value, "network": each.asset.network, "recipient": treasury.recipient(name)}
-            for name, each in facilitators.items()
-        ],
-    }
-    # Base alone: a legacy client rejects the whole list for one network that it does not know.
-    legacy = [
-        _payment_requirements_v1(price, each)
-        for each in options
-        if each.name is ChainName.BASE and each.asset.legacy_network
+    places = [
+        {"chain": name.value, "network": each.asset.network, "recipient": treasury.recipient(name)}
+        for name, each in facilitators.items()
     ]
-    version_1 = {"x402Version": 1, "accepts": legacy} if legacy else {}
-    return {"payment": payment, **version_1}
+    payment = {
+        "amount": price.amount, "currency": USDC.symbol, "recipient": treasury.recipient(chain), "chain": chain.value,
+        "network": facilitators[chain].asset.network, "description": price.description,
+        "instructions": _instructions(price, chain, options), "options": places,
+    }  # fmt: skip
+    # Base alone: a legacy client rejects the whole list for one network that it does not know.
+    on_base = (each for each in options if each.name is ChainName.BASE and each.asset.legacy_network)
+    legacy = [_payment_requirements_v1(price, each) for each in on_base]
+    return {"payment": payment, **({"x402Version": 1, "accepts": legacy} if legacy else {})}
 
 
 def _headers(price: PaymentPrice, chain: ChainName, options: list[Facilitator], *, error: str) -> dict[str, str]:
     # Metered ones last: clients take the first that they can pay, and those need an allowance.
     accepts = [_payment_requirements(price.units, each) for each in options]
     accepts += [_metered_requirements(price.units, each) for each in options if _is_metered(price, each)]
-    required_v2: dict[str, Any] = {
-        "x402Version": 2,
-        "error": error,
-        "resource": {"url": price.resource, "description": price.description, "mimeType": _MIME_TYPE},
-        "accepts": accepts,
-    }
+    resource = {"url": price.resource, "description": price.description, "mimeType": _MIME_TYPE}
+    required_v2: dict[str, Any] = {"x402Version": 2, "error": error, "resource": resource, "accepts": accepts}
     if extensions := discovery_extension(price.method) | _offers(price.resource, accepts) if options else {}:
         extensions |= {_SPONSORING: _ALLOWANCE} if accepts[-1]["scheme"] == _METERED_SCHEME else {}
         required_v2["extensions"] = extensions
@@ -311,11 +299,8 @@ def _instructions(price: PaymentPrice, chain: ChainName, options: list[Facilitat
     if price.unavailable_reason:
         return f"Do not pay: {price.unavailable_reason}"
     minutes = app_state().settings.x402_max_age_seconds // 60
-    signed = (
-        f"Pay with an x402 client (the {REQUIRED_HEADER} header has the terms): a signed payment cannot be stolen. Or "
-        if options
-        else "Pay by transaction hash: "
-    )
+    advice = f"Pay with an x402 client (the {REQUIRED_HEADER} header has the terms): a signed payment cannot be stolen."
+    signed = f"{advice} Or " if options else "Pay by transaction hash: "
     if settlement_capacity.refusal_reason(chain, price.nanos) == settlement_capacity.FEE_TOO_HIGH:
         signed = (
             f"Signed payments are not accepted on {chain.value} at the moment, since the network fee is higher than "

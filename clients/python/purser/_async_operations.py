@@ -3479,6 +3479,7 @@ class AsyncOperations:
         network: str | Omit = OMIT,
         scheme: str | Omit = OMIT,
         payTo: str | Omit = OMIT,
+        extensions: str | Omit = OMIT,
     ) -> api.PaidResourceList:
         """List what can be bought without an account: the providers' routes, then the services of the catalog.
 
@@ -3492,6 +3493,7 @@ class AsyncOperations:
         network: Only resources that accept payments on this network, such as `eip155:8453`.
         scheme: Only resources that accept this scheme of x402.
         payTo: Only resources that are paid to this address.
+        extensions: Only resources with this extension of x402, such as `bazaar`.
         """
         result: api.PaidResourceList = await self._request(
             "GET",
@@ -3503,6 +3505,7 @@ class AsyncOperations:
                 "network": network,
                 "scheme": scheme,
                 "payTo": payTo,
+                "extensions": extensions,
             },
             is_repeatable=True,
         )

@@ -3455,6 +3455,7 @@ class Operations:
         network: str | Omit = OMIT,
         scheme: str | Omit = OMIT,
         payTo: str | Omit = OMIT,
+        extensions: str | Omit = OMIT,
     ) -> api.PaidResourceList:
         """List what can be bought without an account: the providers' routes, then the services of the catalog.
 
@@ -3468,6 +3469,7 @@ class Operations:
         network: Only resources that accept payments on this network, such as `eip155:8453`.
         scheme: Only resources that accept this scheme of x402.
         payTo: Only resources that are paid to this address.
+        extensions: Only resources with this extension of x402, such as `bazaar`.
         """
         result: api.PaidResourceList = self._request(
             "GET",
@@ -3479,6 +3481,7 @@ class Operations:
                 "network": network,
                 "scheme": scheme,
                 "payTo": payTo,
+                "extensions": extensions,
             },
             is_repeatable=True,
         )

@@ -15765,6 +15765,8 @@ export interface operations {
                 scheme?: string;
                 /** @description Only resources that are paid to this address. */
                 payTo?: string;
+                /** @description Only resources with this extension of x402, such as `bazaar`. */
+                extensions?: string;
             };
             header?: never;
             path?: never;

@@ -1,6 +1,7 @@
 """Sells `/report` for a cent by MPP with PyPI's `pympp`, as its documentation shows.
 
-Arguments: the facilitator's URL, the payee.
+Arguments: the facilitator's URL, the payee, and what binds payments by x402: "required", the package's default, demands
+that they are bound to the route, "resource" does not; "mpp" hides the terms of x402, which the package states too.
 """
 
 import asyncio
@@ -13,9 +14,10 @@ from mpp.methods.evm import BASE_USDC
 from mpp.methods.evm import server as evm
 from mpp.server import Mpp, Request, Response
 
-facilitator, payee = sys.argv[1:]
-# Other clients of x402 than its own do not sign the binding of a route.
-method = evm.charge(currency=BASE_USDC, recipient=payee, facilitator=facilitator, route_binding="resource")
+facilitator, payee, binding = sys.argv[1:]
+hidden = {"payment-required"} if binding == "mpp" else set()
+options = {} if hidden else {"route_binding": binding}
+method = evm.charge(currency=BASE_USDC, recipient=payee, facilitator=facilitator, **options)
 mpp = Mpp(methods=method, realm="127.0.0.1", secret_key="secret" * 8)
 
 
@@ -27,7 +29,8 @@ class Shop(BaseHTTPRequestHandler):
         answer = result.with_receipt(Response.json({"report": "sunny"})) if paid else result.challenge
         self.send_response(answer.status)
         for name, value in answer.headers.multi_items():
-            self.send_header(name, value)
+            if name.lower() not in hidden:
+                self.send_header(name, value)
         self.send_header("Content-Length", str(len(answer.body or b"")))
         self.end_headers()
         self.wfile.write(answer.body or b"")
