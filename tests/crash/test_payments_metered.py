@@ -57,7 +57,7 @@ def used_units(_app: Flask) -> int:
 
 
 @pytest.mark.parametrize("point", STEPS, ids=str)
-def test_a_call_of_a_killed_process_costs_what_its_usage_is_and_is_made_once(
+def test_a_metered_call_that_was_killed_costs_what_its_usage_is_and_is_made_once(
     scene: EvmScene, upstream: MisbehavingUpstream, crash_node: EvmNode, point: Point
 ) -> None:
     scene.configure(**provider_settings(upstream.url))
