@@ -163,7 +163,7 @@ def _apply_outcome(payment: PaymentRow, transaction_id: str, view: TransactionVi
         # Until it is final, a reorg can turn the failure into a success, as it may have in the meantime: the claims
         # must not be released. If another party makes it land after all, its hash pays for a call.
         elif (final := relayed.final_decision(session, transaction_id)) is not None and (
-            final.has_failed and claimed_payments.void(session, payment.id)
+            final.has_failed and claimed_payments.void(session, payment.id, is_reverted=final.is_reverted)
         ):
             settlement_risks.settle(session, payment, final, spent_nanos)
     with read_only_unit() as session:
