@@ -284,7 +284,8 @@ def test_funds_that_one_payment_counts_on_pay_for_no_other(open_shop: Shop, base
 @pytest.fixture
 def own_shop(build_app: Callable[..., Flask], sqlite_url: str, own_base_node: EvmNode) -> Iterator[Shop]:
     """The shop on a node for faults of mining."""
-    with shop(build_app, sqlite_url, {BASE: evm_chain(own_base_node)}) as made:
+    waits: dict[str, Any] = {"confirmation_wait_seconds": "0.5"}
+    with shop(build_app, sqlite_url, {BASE: evm_chain(own_base_node)}, **waits) as made:
         fund_settlement(made, own_base_node)
         made.upstream.behave = answers
         yield made
@@ -312,3 +313,64 @@ def test_a_submission_never_costs_more_than_the_cap_on_network_fees(own_shop: Sh
 def fund_again(payer: UptoPayer) -> None:
     """Give a payer the funds that it has moved away."""
     fund(payer.node, payer.address, eth=0, dollars=1)
+
+
+def test_a_payer_whose_submission_fails_in_a_block_is_refused(own_shop: Shop, own_base_node: EvmNode) -> None:
+    payer, unpaid = UptoPayer(own_base_node), chat(own_shop)
+    headers = payer.metered(unpaid)
+
+    def behave(exchange: Exchange) -> None:
+        own_base_node.set_automine(on=False)
+        answers(exchange)
+
+    own_shop.upstream.behave = behave
+    answer = chat(own_shop, headers)
+    settled = decoded(answer.headers["PAYMENT-RESPONSE"])
+    assert (answer.status_code, settled["success"], settled["errorReason"]) == (200, False, "settlement_pending")
+    pay_first(payer)
+    own_base_node.set_automine(on=True)
+    own_base_node.mine(12)
+    work(after=60)
+    work(after=400)
+    assert states(own_shop) == [("reversed", COST)]
+    own_shop.upstream.behave = answers
+    again = UptoPayer(own_base_node)
+    again.account, again.address = payer.account, payer.address
+    fund_again(payer)
+    assert reason(chat(own_shop, again.metered(unpaid)))[1] == "upto_unpaid"
+    assert (received(own_shop, BASE), own_shop.served()) == (0, 1)
+    assert_all_agree()
+
+
+def test_a_submission_whose_place_another_transaction_took_is_made_again(
+    own_shop: Shop, own_base_node: EvmNode
+) -> None:
+    headers = UptoPayer(own_base_node).metered(chat(own_shop))
+
+    def behave(exchange: Exchange) -> None:
+        own_base_node.set_automine(on=False)
+        answers(exchange)
+
+    own_shop.upstream.behave = behave
+    assert chat(own_shop, headers).status_code == 200
+    [payment], settler = own_shop.payments(), own_shop.settler(BASE)
+    own_base_node.rpc("anvil_dropTransaction", payment.tx_hash)
+    own_base_node.rpc("anvil_impersonateAccount", settler)
+    own_base_node.rpc("eth_sendTransaction", {"from": settler, "to": THIEF, "value": "0x1"})
+    own_base_node.set_automine(on=True)
+    own_base_node.mine(12)
+    work(after=60)
+    work(after=400)
+    wait_until(lambda: settled_after(own_shop, 800) == [("served", COST)], interval=0.3, what="the second submission")
+    assert received(own_shop, BASE) == COST
+    assert_all_agree()
+
+
+def pay_first(payer: UptoPayer) -> None:
+    """Let the payer's funds leave in the next block, before all else in it."""
+    node, data = payer.node, "0xa9059cbb" + encode(["address", "uint256"], [THIEF, 10**6]).hex()
+    node.rpc("anvil_setBalance", payer.address, hex(10**18))
+    node.rpc("anvil_impersonateAccount", payer.address)
+    fees = {"gas": hex(100_000), "maxFeePerGas": hex(10**12), "maxPriorityFeePerGas": hex(10**12)}
+    node.rpc("eth_sendTransaction", {"from": payer.address, "to": node.deployment.usdc, "data": data, **fees})
+    node.mine(1)
