@@ -131,8 +131,8 @@ _MIME_TYPE = "application/json"
 _QUERY_METHODS = ("GET", "HEAD", "DELETE")
 _BODY_METHODS = ("POST", "PUT", "PATCH")
 _SIGNED_TERMS = ("scheme", "network", "asset", "payTo", "amount")
-# Longer addresses are not signed: clients refuse responses whose headers are too long.
-_MAX_SIGNED_RESOURCE = 512
+# Longer addresses are not signed, nor offers beyond: clients refuse responses whose headers are too long.
+_MAX_SIGNED_RESOURCE, _MAX_HEADER = 512, 7_900
 _JSON_SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -248,6 +248,8 @@ def _headers(price: PaymentPrice, chain: ChainName, options: list[Facilitator], 
     if extensions := discovery_extension(price.method) | _offers(price.resource, accepts) if options else {}:
         extensions |= {_SPONSORING: _ALLOWANCE} if accepts[-1]["scheme"] == _METERED_SCHEME else {}
         required_v2["extensions"] = extensions
+        if len(encode_header(required_v2)) > _MAX_HEADER:
+            extensions.pop("offer-receipt", None)
     return {
         "X-Payment-Required": "true", "X-Payment-Amount": price.amount, "X-Payment-Currency": USDC.symbol,
         "X-Payment-Recipient": treasury.recipient(chain), "X-Payment-Chain": chain.value,
