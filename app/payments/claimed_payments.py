@@ -52,18 +52,19 @@ _EVENTS = {
     PaymentStatus.REVERSED: EventType.PAYMENT_REVERSED,
 }
 """What operators are notified of. The attempts to serve the call that a payment is for have no events."""
+_METERED_EVENTS = {**_EVENTS, PaymentStatus.VOID: None, PaymentStatus.SERVED: EventType.PAYMENT_RECEIVED}
 
 
 def _announce(session: Session, row: Any, status: PaymentStatus, _reason: str | None) -> None:
-    is_metered = row.rail == PaymentRail.UPTO and status is PaymentStatus.SERVED
+    event = (_METERED_EVENTS if row.rail == PaymentRail.UPTO else _EVENTS).get(status)
     # A payment with tries is paid again, because its call was not served.
-    if not is_metered and (status not in _EVENTS or (status is PaymentStatus.PAID and row.tries)):
+    if event is None or (status is PaymentStatus.PAID and row.tries):
         return
     data = {
         "payment_id": row.id, "chain": row.chain, "amount": str(TokenAmount(row.units, USDC)),
         "currency": USDC.symbol, "payer": row.payer, "provider": row.provider, "tx_hash": row.tx_hash,
     }  # fmt: skip
-    outbox.record(session, _EVENTS.get(status, EventType.PAYMENT_RECEIVED), agent_id=None, object_id=row.id, data=data)
+    outbox.record(session, event, agent_id=None, object_id=row.id, data=data)
 
 
 PAYMENTS = StateMachine(
@@ -228,23 +229,18 @@ def set_restore_cutoff(session: Session, now: datetime) -> int:
     return len(closed) + (session.scalar(settling) or 0)
 
 
-def mark_landed(session: Session, payment_id: str, *, tx_hash: str, is_metered: bool = False) -> bool:
-    """Record where a signed payment landed, if it had no outcome; one from before the restore cutoff is closed.
-
-    A metered one has been served.
-    """
-    now = clock.now()
-    values: dict[str, Any] = {"paid_at": now, "tx_hash": tx_hash}
-    if is_metered:
-        status, values["served_at"] = PaymentStatus.SERVED, now
-    else:
-        status = PaymentStatus.CLOSED if _is_before_cutoff(session, payment_id) else PaymentStatus.PAID
-    return bool(PAYMENTS.move(session, payment_id, PaymentStatus.SETTLING, status, **values))
+def mark_landed(session: Session, payment: PaymentRow, *, tx_hash: str) -> bool:
+    """Record where a signed payment landed, if it had no outcome; one from before the restore cutoff is closed."""
+    status = PaymentStatus.CLOSED if _is_before_cutoff(session, payment) else PaymentStatus.PAID
+    values = {"paid_at": clock.now(), "tx_hash": tx_hash}
+    if payment.rail == PaymentRail.UPTO:
+        status, values["served_at"] = PaymentStatus.SERVED, values["paid_at"]
+    return bool(PAYMENTS.move(session, payment.id, PaymentStatus.SETTLING, status, **values))
 
 
-def _is_before_cutoff(session: Session, payment_id: str) -> bool:
+def _is_before_cutoff(session: Session, payment: PaymentRow) -> bool:
     cutoff = restore_cutoff(session)
-    return cutoff is not None and get(session, payment_id).created_at <= cutoff
+    return cutoff is not None and payment.created_at <= cutoff
 
 
 def void(session: Session, payment_id: str, *, is_reverted: bool = False) -> bool:
@@ -266,7 +262,7 @@ def void(session: Session, payment_id: str, *, is_reverted: bool = False) -> boo
 def mark_unpaid(session: Session, payment_id: str, *, by_payer: bool = True) -> bool:
     """Record that a metered payment was served and cannot be collected; return whether it had no outcome."""
     # One from before the cutoff may have been collected.
-    is_of_payer = by_payer and not _is_before_cutoff(session, payment_id)
+    is_of_payer = by_payer and not _is_before_cutoff(session, get(session, payment_id))
     status = PaymentStatus.REVERSED if is_of_payer else PaymentStatus.CLOSED
     return bool(PAYMENTS.move(session, payment_id, _NO_OUTCOME, status))
 
@@ -324,9 +320,7 @@ def is_open_on(chain: ChainName, *statuses: PaymentStatus) -> ColumnElement[bool
     return and_(Payment.status.in_([each.value for each in statuses]), Payment.chain == chain.value)
 
 
-def find_settling(
-    session: Session, chain: ChainName, limit: int, status: PaymentStatus = PaymentStatus.SETTLING
-) -> list[str]:
+def find_settling(session: Session, chain: ChainName, limit: int, status: PaymentStatus) -> list[str]:
     """Return the oldest payments of a chain that are being settled, or some of another status, in any order."""
     order = Payment.created_at if status is PaymentStatus.SETTLING else func.random()
     rows = select(Payment.id).where(is_open_on(chain, status)).order_by(order).limit(limit)

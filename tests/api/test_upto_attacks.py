@@ -16,13 +16,10 @@ from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.contracts.deployments import PERMIT2
 from app.core import clock
 from app.core.chains import ChainName
-from app.credits import audit as credit_audit
-from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.db.unit_of_work import unit_of_work
 from app.payments import claimed_payments
-from app.payments import jobs as payment_jobs
 from app.payments.models import Payment
 from app.payments.x402 import metered
-from app.usage import audit as usage_audit
 from app.usage import service as usage
 from app.usage.budget_counts import UsageCall
 from app.usage.service import MeteredUsage
@@ -45,6 +42,7 @@ from tests.support.chains import evm_chain, fund
 from tests.support.payments import EvmPayer, Shop, UptoPayer, decoded, encoded, shop
 from tests.support.upstreams import Exchange
 from tests.support.waiting import wait_until
+from workers import sweeps
 
 __all__ = ["open_shop"]
 pytestmark = pytest.mark.chain
@@ -54,8 +52,7 @@ DAY = 86_400
 
 
 def assert_all_agree() -> None:
-    with read_only_unit() as session:
-        assert [*credit_audit.check(session), *usage_audit.check(session), *payment_jobs.check(session)] == []
+    assert sweeps.audit() == []
 
 
 def stealing(payer: UptoPayer) -> Callable[[Exchange], None]:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from flask import Flask
+from sqlalchemy import select
 
 from app.adapters.evm.chain import EvmChain
+from app.core import clock
 from app.core.chains import ETH, SOL, ChainName
+from app.db.unit_of_work import read_only_unit
+from app.events.models import Event
 from app.payments import treasury
+from app.usage import retention as usage_retention
 from sandbox.evm import EvmNode
 from solana_node import SolanaNode
 from tests.api.test_payments_metered import BASE, BODY, COST, PRICE, answers, chat, open_shop, states, work, work_until
@@ -165,3 +171,20 @@ def test_a_submission_that_the_network_did_not_take_is_never_reported_as_paid(
         front.after = lambda _calls, replies: replies
         work_until(made, "served", COST)
         assert received(made, BASE) == COST
+
+
+def test_what_old_payments_leave_adds_up_and_tells_operators_only_of_what_was_paid(
+    open_shop: Shop, base_node: EvmNode
+) -> None:
+    headers = UptoPayer(base_node).metered(chat(open_shop))
+    open_shop.upstream.behave = lambda exchange: exchange.json({"error": {"message": "no"}}, 400)
+    for _ in range(3):
+        assert chat(open_shop, headers).status_code == 400
+    open_shop.upstream.behave = answers
+    assert chat(open_shop, headers).status_code == 200
+    assert usage_retention.prune(clock.now() + timedelta(days=1)) > 0
+    assert_all_agree()
+    assert sorted(states(open_shop)) == [("served", COST), *[("void", PRICE)] * 3]
+    with read_only_unit() as session:
+        events = session.scalars(select(Event.type).where(Event.type.startswith("payment."))).all()
+    assert events == ["payment.received"]

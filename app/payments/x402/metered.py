@@ -7,6 +7,7 @@ payer and in total; a payer who could not be collected from is refused.
 
 from datetime import timedelta
 from decimal import Decimal
+from functools import partial
 
 import structlog
 from sqlalchemy import select
@@ -19,7 +20,6 @@ from app.core.money import nanos_from_usd
 from app.credits import accounts as credit_accounts
 from app.credits import holds as credit_holds
 from app.db import leases
-from app.db.leases import once_per_period
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.payments import claimed_payments, settlement_capacity, settlement_risks, treasury
 from app.payments.claimed_payments import NANOS_PER_UNIT, PAYMENTS, PaymentRail, PaymentRow, PaymentStatus
@@ -116,28 +116,21 @@ def _release(payment_id: str) -> None:
 
 def settle_due(chain: ChainName) -> None:
     """Settle the payments of one chain whose calls have ended, as after a crash; once a minute. For a worker."""
-    with once_per_period(_PERIOD, f"metered:{chain.value}", duration=_PERIOD) as is_due:
+    with leases.once_per_period(_PERIOD, f"metered:{chain.value}", duration=_PERIOD) as is_due:
         if not is_due:
             return
-    with read_only_unit() as session:
-        found = claimed_payments.find_settling(session, chain, _BATCH, PaymentStatus.AUTHORIZED)
-    for payment_id in found:
-        try:
-            settle(payment_id, waits=False, has_ended=False)
-        except Exception:
-            # One faulty payment must not block the others.
-            _log.exception("metered_settlement_failed", payment_id=payment_id)
+    settle_one = partial(settle, waits=False, has_ended=False)
+    settlement.resolve_pending(chain, settle_one, _BATCH, PaymentStatus.AUTHORIZED)
 
 
 def check(session: Session) -> list[str]:
     """Return one sentence per payment whose submission is not what its account has spent."""
     submitted = Payment.rail == PaymentRail.UPTO.value, Payment.transaction_id.is_not(None)
-    rows = session.execute(select(Payment.id, Payment.units).where(*submitted)).all()
     balances = credit_accounts.balances(session, select(Payment.id).where(*submitted))
     return [
-        f"payment {row.id} takes {row.units} units, and its account has spent {balances[row.id].spent_nanos} nanos"
-        for row in rows
-        if units_of(balances[row.id].spent_nanos) != row.units
+        f"payment {each} takes {units} units, and its account has spent {balances[each].spent_nanos} nanos"
+        for each, units in session.execute(select(Payment.id, Payment.units).where(*submitted))
+        if units_of(balances[each].spent_nanos) != units
     ]
 
 

@@ -18,15 +18,7 @@ from app.core.money import nanos_from_usd
 from app.errors import PaymentAlreadyUsed, PaymentInvalid, ServiceError
 from app.payments import settlement_capacity, treasury
 from app.payments.claimed_payments import PaymentRow
-from app.payments.presented import (
-    HashPayment,
-    PaymentHeaders,
-    PaymentPrice,
-    Report,
-    SignedPayment,
-    decode_document,
-    units_of,
-)  # fmt: skip
+from app.payments.presented import HashPayment, PaymentHeaders, PaymentPrice, SignedPayment, decode_document, units_of
 from app.ports.errors import Rejected
 from app.ports.facilitator import Facilitator
 from app.signing import Statement
@@ -48,7 +40,9 @@ class X402Payment(SignedPayment):
     def check(self, price: PaymentPrice) -> None:
         """Accept it: the terms that a client echoes are never read, and what it pays is compared with the price."""
 
-    def report(self, payment: PaymentRow, receipt: str | None, note: str | None) -> Report:
+    def report(
+        self, payment: PaymentRow, receipt: str | None, note: str | None
+    ) -> tuple[dict[str, str], dict[str, str]]:
         def header(extensions: Mapping[str, Any]) -> dict[str, str]:
             amount = {"amount": str(payment.units)} if self.is_metered else {}
             members = {"success": True, "transaction": payment.tx_hash, "payer": payment.payer, **amount}
