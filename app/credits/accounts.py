@@ -10,7 +10,7 @@ from datetime import UTC, datetime, time, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, ColumnElement, String, bindparam, cast, exists, func, select, update
+from sqlalchemy import BigInteger, ColumnElement, Select, String, bindparam, cast, exists, func, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock
@@ -195,7 +195,7 @@ def sums_of(session: Session, *amounts: ColumnElement[int]) -> list[int]:
     return [dollars * NANOS_PER_USD + rest for dollars, rest in zip(found[::2], found[1::2], strict=True)]
 
 
-def balances(session: Session, owner_ids: Sequence[str]) -> dict[str, Balance]:
+def balances(session: Session, owner_ids: Sequence[str] | Select[str]) -> dict[str, Balance]:
     """Return the balances of several accounts, in one query."""
     rows = session.execute(select(*_COLUMNS).where(_TABLE.c.id.in_(owner_ids)))
     return {row.id: Balance(*row[1:]) for row in rows}

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from app.core import clock, money
 from app.credits import accounts
 from app.credits.accounts import Balance, Bucket, EntryKind, LedgerEntry
-from app.credits.models import CreditHold
+from app.credits.models import CreditHold, CreditLedgerEntry
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.state_machine import StateMachine
 from app.db.tables import day_of, table_of, utc_day
@@ -203,6 +203,13 @@ def refund(session: Session, charge_id: str) -> HoldResult:
     if moved := HOLDS.transition(session, charge_id, CreditHoldState.SETTLED, CreditHoldState.RELEASED):
         return _close(session, moved[0], CreditHoldState.SETTLED, 0, CreditHoldState.RELEASED)
     return _result_of(session, _read(session, charge_id))
+
+
+def finish_lapsed(session: Session, owner_id: str) -> None:
+    """Make the estimates final that lapsed holds of an account were charged: nothing replaces them any more."""
+    held = CreditLedgerEntry.account_id == owner_id, CreditLedgerEntry.kind == EntryKind.HOLD.value
+    for reference in session.scalars(select(CreditLedgerEntry.reference).where(*held)):
+        HOLDS.move(session, reference.removeprefix("hold:"), CreditHoldState.LAPSED, CreditHoldState.SETTLED)
 
 
 def renew(session: Session, hold_id: str, *, lease: timedelta, memo: Mapping[str, Any] | None = None) -> bool:

@@ -24,9 +24,9 @@ from app.gateway.dialects.request.cost_params import CostParams, Surface
 from app.gateway.dialects.response.response_reader import ResponseReader, parse_object
 from app.gateway.pricing.quotes import ESTIMATED, CallQuote
 from app.identity import limits
-from app.identity.principal import Principal
+from app.identity.principal import KeyKind, Principal
 from app.payments.paid_call import PaidCall
-from app.payments.x402 import gate, metered
+from app.payments.x402 import gate
 from app.payments.x402.gate import PaymentGrant
 from app.ports.upstream import RelayOutcome, UpstreamRequest, UpstreamResponse
 from app.state import app_state
@@ -317,7 +317,9 @@ class MeteredCharge(HeldCharge):
     """The cost of a call that is paid for, once it is known, by a payment that states a maximum."""
 
     def __init__(self, grant: PaymentGrant, provider: str, quote: CallQuote, params: CostParams | None) -> None:
-        super().__init__(metered.principal_of(grant.payment_id), provider, quote, params)
+        # The holder of the payment's account, which no key and no agent has.
+        holder = Principal(KeyKind.GATEWAY, grant.payment_id, grant.payment_id, agent_id=None)
+        super().__init__(holder, provider, quote, params)
         self._grant = grant
 
     def _hold_credits(self) -> int:

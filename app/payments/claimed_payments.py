@@ -9,6 +9,7 @@ import hmac
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from typing import Any, TypeAlias
 
 import structlog
@@ -21,7 +22,7 @@ from app.core.identifiers import keyed_digests
 from app.core.money import NANOS_PER_USD, TokenAmount
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.state_machine import StateMachine
-from app.db.tables import insert_into, table_of
+from app.db.tables import insert_into, sums, table_of
 from app.events import outbox
 from app.events.outbox import EventType
 from app.observability import telemetry
@@ -51,29 +52,33 @@ _EVENTS = {
     PaymentStatus.REVERSED: EventType.PAYMENT_REVERSED,
 }
 """What operators are notified of. The attempts to serve the call that a payment is for have no events."""
+_METERED_EVENTS = {**_EVENTS, PaymentStatus.VOID: None, PaymentStatus.SERVED: EventType.PAYMENT_RECEIVED}
 
 
 def _announce(session: Session, row: Any, status: PaymentStatus, _reason: str | None) -> None:
-    is_metered = row.rail == PaymentRail.UPTO and status is PaymentStatus.SERVED
+    event = (_METERED_EVENTS if row.rail == PaymentRail.UPTO else _EVENTS).get(status)
     # A payment with tries is paid again, because its call was not served.
-    if not is_metered and (status not in _EVENTS or (status is PaymentStatus.PAID and row.tries)):
+    if event is None or (status is PaymentStatus.PAID and row.tries):
         return
     data = {
         "payment_id": row.id, "chain": row.chain, "amount": str(TokenAmount(row.units, USDC)),
         "currency": USDC.symbol, "payer": row.payer, "provider": row.provider, "tx_hash": row.tx_hash,
     }  # fmt: skip
-    outbox.record(session, _EVENTS.get(status, EventType.PAYMENT_RECEIVED), agent_id=None, object_id=row.id, data=data)
+    outbox.record(session, event, agent_id=None, object_id=row.id, data=data)
 
 
 PAYMENTS = StateMachine(
     Payment.status,
     initial={PaymentStatus.SETTLING, PaymentStatus.PAID, PaymentStatus.AUTHORIZED},
     permitted={
-        # Only a metered payment: it is settled once its call was served, and `reversed` if it cannot be.
-        PaymentStatus.AUTHORIZED: {PaymentStatus.SETTLING, PaymentStatus.VOID, PaymentStatus.REVERSED},
-        # `void` when it can no longer land; `closed` when a database restore preceded its landing.
+        # Only a metered payment: settled once its call was served; else `reversed`, or `closed` if not by its payer.
+        PaymentStatus.AUTHORIZED: {
+            PaymentStatus.SETTLING, PaymentStatus.VOID, PaymentStatus.CLOSED, PaymentStatus.REVERSED,
+        },
+        # `void` when it can no longer land, a metered one `authorized`; `closed` when a restore preceded its landing.
         PaymentStatus.SETTLING: {
             PaymentStatus.PAID, PaymentStatus.CLOSED, PaymentStatus.VOID, PaymentStatus.SERVED, PaymentStatus.REVERSED,
+            PaymentStatus.AUTHORIZED,
         },
         # `reversed` when a reorg reversed it permanently.
         PaymentStatus.PAID: {PaymentStatus.SERVING, PaymentStatus.CLOSED, PaymentStatus.REVERSED},
@@ -112,6 +117,8 @@ _INSERT_CLAIM = PreparedInsert(PaymentClaim)
 _INSERT_UNCLAIMED = PreparedInsert(PaymentClaim, unique=[PaymentClaim.key])
 _HAS_ATTEMPTS = and_(_PAYMENTS.c.tries < MAX_ATTEMPTS, _PAYMENTS.c.paid_at > bindparam("paid_after"))
 _NEXT_TRY = _PAYMENTS.c.tries + 1
+_NO_OUTCOME = {PaymentStatus.AUTHORIZED, PaymentStatus.SETTLING}
+_HAS_NO_OUTCOME = Payment.status.in_([each.value for each in _NO_OUTCOME])
 _COMPLETED_STATUSES = {PaymentStatus.PAID, PaymentStatus.SERVING, PaymentStatus.SERVED, PaymentStatus.CLOSED}
 
 
@@ -222,40 +229,42 @@ def set_restore_cutoff(session: Session, now: datetime) -> int:
     return len(closed) + (session.scalar(settling) or 0)
 
 
-def mark_landed(session: Session, payment_id: str, *, tx_hash: str, is_metered: bool = False) -> bool:
-    """Record where a signed payment landed, if it had no outcome; one from before the restore cutoff is closed.
-
-    A metered one has been served.
-    """
-    cutoff, now = restore_cutoff(session), clock.now()
-    values: dict[str, Any] = {"paid_at": now, "tx_hash": tx_hash}
-    if is_metered:
-        status, values["served_at"] = PaymentStatus.SERVED, now
-    else:
-        is_before_cutoff = cutoff is not None and get(session, payment_id).created_at <= cutoff
-        status = PaymentStatus.CLOSED if is_before_cutoff else PaymentStatus.PAID
-    return bool(PAYMENTS.move(session, payment_id, PaymentStatus.SETTLING, status, **values))
+def mark_landed(session: Session, payment: PaymentRow, *, tx_hash: str) -> bool:
+    """Record where a signed payment landed, if it had no outcome; one from before the restore cutoff is closed."""
+    status = PaymentStatus.CLOSED if _is_before_cutoff(session, payment) else PaymentStatus.PAID
+    values = {"paid_at": clock.now(), "tx_hash": tx_hash}
+    if payment.rail == PaymentRail.UPTO:
+        status, values["served_at"] = PaymentStatus.SERVED, values["paid_at"]
+    return bool(PAYMENTS.move(session, payment.id, PaymentStatus.SETTLING, status, **values))
 
 
-def void(session: Session, payment_id: str) -> bool:
+def _is_before_cutoff(session: Session, payment: PaymentRow) -> bool:
+    cutoff = restore_cutoff(session)
+    return cutoff is not None and payment.created_at <= cutoff
+
+
+def void(session: Session, payment_id: str, *, is_reverted: bool = False) -> bool:
     """Record that a signed payment did not land; return whether it had no outcome.
 
-    Its claims are released. Only a metered one has been served: it counts as `reversed`, and keeps them.
+    Its claims are released. Only a metered one has been served: it keeps them, and is submitted again unless a block
+    has reverted it.
     """
     payment = get(session, payment_id)
     if payment.rail == PaymentRail.UPTO and payment.transaction_id is not None:
-        return mark_unpaid(session, payment_id)
-    open_statuses = {PaymentStatus.SETTLING, PaymentStatus.AUTHORIZED}
-    moved = bool(PAYMENTS.move(session, payment_id, open_statuses, PaymentStatus.VOID))
+        again = partial(PAYMENTS.move, session, payment_id, PaymentStatus.SETTLING, PaymentStatus.AUTHORIZED)
+        return mark_unpaid(session, payment_id) if is_reverted else bool(again(transaction_id=None, tx_hash=None))
+    moved = bool(PAYMENTS.move(session, payment_id, _NO_OUTCOME, PaymentStatus.VOID))
     if moved:
         session.execute(delete(_CLAIMS).where(_CLAIMS.c.holder_id == payment_id))
     return moved
 
 
-def mark_unpaid(session: Session, payment_id: str) -> bool:
+def mark_unpaid(session: Session, payment_id: str, *, by_payer: bool = True) -> bool:
     """Record that a metered payment was served and cannot be collected; return whether it had no outcome."""
-    open_statuses = {PaymentStatus.SETTLING, PaymentStatus.AUTHORIZED}
-    return bool(PAYMENTS.move(session, payment_id, open_statuses, PaymentStatus.REVERSED))
+    # One from before the cutoff may have been collected.
+    is_of_payer = by_payer and not _is_before_cutoff(session, get(session, payment_id))
+    status = PaymentStatus.REVERSED if is_of_payer else PaymentStatus.CLOSED
+    return bool(PAYMENTS.move(session, payment_id, _NO_OUTCOME, status))
 
 
 def relink_transaction(session: Session, payment_id: str, *, tx_hash: str) -> None:
@@ -311,27 +320,24 @@ def is_open_on(chain: ChainName, *statuses: PaymentStatus) -> ColumnElement[bool
     return and_(Payment.status.in_([each.value for each in statuses]), Payment.chain == chain.value)
 
 
-def find_settling(
-    session: Session, chain: ChainName, limit: int, status: PaymentStatus = PaymentStatus.SETTLING
-) -> list[str]:
-    """Return the oldest payments of a chain that are being settled, or that have another status."""
-    rows = select(Payment.id).where(is_open_on(chain, status)).order_by(Payment.created_at).limit(limit)
+def find_settling(session: Session, chain: ChainName, limit: int, status: PaymentStatus) -> list[str]:
+    """Return the oldest payments of a chain that are being settled, or some of another status, in any order."""
+    order = Payment.created_at if status is PaymentStatus.SETTLING else func.random()
+    rows = select(Payment.id).where(is_open_on(chain, status)).order_by(order).limit(limit)
     return list(session.scalars(rows))
 
 
-def metered_units(session: Session, payer: str | None = None, chain: ChainName | None = None) -> int:
-    """Return the units of metered payments that have no outcome, or were not collected within a day.
+def open_units(session: Session, payer: str | None, chain: str) -> int:
+    """Return the units of a payer's signed payments on a chain that have no outcome."""
+    return sums(session, Payment.units, where=[_HAS_NO_OUTCOME, Payment.payer == payer, Payment.chain == chain])[0]
 
-    Of a payer, only those without an outcome; of a chain, only its.
-    """
-    counted: ColumnElement[bool] = Payment.status.in_([PaymentStatus.AUTHORIZED.value, PaymentStatus.SETTLING.value])
-    if payer is None:
-        is_recent = Payment.created_at > clock.now() - RETRY_WINDOW
-        counted = or_(counted, and_(Payment.status == PaymentStatus.REVERSED.value, is_recent))
-    conditions = [Payment.rail == PaymentRail.UPTO.value, counted]
-    conditions += [] if payer is None else [Payment.payer == payer]
-    conditions += [] if chain is None else [Payment.chain == chain.value]
-    return int(session.scalar(select(func.coalesce(func.sum(Payment.units), 0)).where(*conditions)) or 0)
+
+def metered_units(session: Session, payer: str | None = None) -> int:
+    """Return the units of metered payments that have no outcome and, unless of one payer, of a day's that were lost."""
+    lost = PaymentStatus.REVERSED.value, PaymentStatus.CLOSED.value
+    is_lost = and_(Payment.status.in_(lost), Payment.created_at > clock.now() - RETRY_WINDOW)
+    counted = or_(_HAS_NO_OUTCOME, is_lost) if payer is None else and_(_HAS_NO_OUTCOME, Payment.payer == payer)
+    return sums(session, Payment.units, where=[Payment.rail == PaymentRail.UPTO.value, counted])[0]
 
 
 def has_unpaid(session: Session, payer: str) -> bool:

@@ -20,8 +20,8 @@ from app.db.tables import delete_rows, sums, update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events import outbox
 from app.events.outbox import EventType
-from app.payments import settlement_capacity, treasury
-from app.payments.claimed_payments import PaymentRow, PaymentStatus
+from app.payments import claimed_payments, settlement_capacity, treasury
+from app.payments.claimed_payments import PaymentRow
 from app.payments.models import Payment, SettlementRisk
 from app.payments.treasury import WalletRole
 from app.ports.chain import TransactionDraft
@@ -71,8 +71,7 @@ def reserve(session: Session, payment: Payment, draft: TransactionDraft, most_na
     cover `most_nanos`.
     """
     assert_accepted(session, payment.payer, payment.terms["claim"])
-    of_payer = Payment.payer == payment.payer, Payment.chain == payment.chain
-    [open_units] = sums(session, Payment.units, where=[Payment.status == PaymentStatus.SETTLING.value, *of_payer])
+    open_units = claimed_payments.open_units(session, payment.payer, payment.chain)
     if draft.payer_units is not None and draft.payer_units < payment.units + open_units:
         raise Rejected(FUNDS_IN_USE)
     if not draft.is_risky:

@@ -386,7 +386,7 @@ def test_a_payer_is_not_refused_for_what_the_operator_caused(open_shop: Shop, ba
     work()
     assert states(open_shop) == [("authorized", PRICE)]
     work(after=2_100)
-    assert states(open_shop) == [("void", PRICE)]
+    assert states(open_shop) == [("closed", PRICE)]
     fund_settlement(open_shop, base_node)
     open_shop.upstream.behave = answers
     assert chat(open_shop, payer.metered(unpaid, with_allowance=False)).status_code == 200

@@ -7,6 +7,7 @@ payer and in total; a payer who could not be collected from is refused.
 
 from datetime import timedelta
 from decimal import Decimal
+from functools import partial
 
 import structlog
 from sqlalchemy import select
@@ -17,10 +18,9 @@ from app.core.chains import ChainName
 from app.core.identifiers import new_id
 from app.core.money import nanos_from_usd
 from app.credits import accounts as credit_accounts
+from app.credits import holds as credit_holds
 from app.db import leases
-from app.db.leases import once_per_period
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.identity.principal import KeyKind, Principal
 from app.payments import claimed_payments, settlement_capacity, settlement_risks, treasury
 from app.payments.claimed_payments import NANOS_PER_UNIT, PAYMENTS, PaymentRail, PaymentRow, PaymentStatus
 from app.payments.models import Payment
@@ -31,7 +31,7 @@ from app.ports.chain import TransactionDraft
 from app.ports.errors import Rejected
 from app.ports.facilitator import ExpectedPayment, MeteredScheme, PaymentAuthorization
 from app.state import app_state
-from app.wallets.core import custody
+from app.wallets.core import custody, network_fees
 from app.wallets.transactions import pipeline, relayed
 from server.pool import ANONYMOUS
 
@@ -39,10 +39,11 @@ _log = structlog.get_logger(__name__)
 PAYER_LIMIT, PAUSED, UNPAID = "upto_payer_limit", "upto_paused", "upto_unpaid"
 # The call of a payment that was accepted begins within this time.
 _UNUSED_FOR = timedelta(minutes=5)
-_BATCH = 200
+_BATCH = 50
 _PERIOD = timedelta(minutes=1)
 # Why a submission fails because of what the payer did.
-_BY_PAYER = frozenset({"insufficient_funds", "permit2_allowance_required", "upto_payer_has_code"})
+_USED = "permit2_invalid_nonce"
+_BY_PAYER = frozenset({"insufficient_funds", "permit2_allowance_required", "upto_payer_has_code", _USED})
 
 
 class _Superseded(Exception):
@@ -78,16 +79,11 @@ def accept(presented: SignedPayment, price: PaymentPrice) -> str:
         return payment.id
 
 
-def principal_of(payment_id: str) -> Principal:
-    """Return the holder of a payment's account, which no key and no agent has."""
-    return Principal(KeyKind.GATEWAY, key_id=payment_id, account_id=payment_id, agent_id=None)
-
-
 def settle(payment_id: str, *, waits: bool, has_ended: bool = True) -> PaymentRow:
     """Submit what the call on a payment has cost, unless it holds credits; return the payment as it is then.
 
     With nothing spent, it is void, if the call `has_ended` or did not begin in time. When it expires, it is unpaid if
-    the payer's funds or permission are gone, else void.
+    the payer's funds or permission are gone, else closed.
     Raises: Unreachable.
     """
     with read_only_unit() as session:
@@ -102,11 +98,9 @@ def settle(payment_id: str, *, waits: bool, has_ended: bool = True) -> PaymentRo
             _release(payment_id)
     except Rejected as error:
         _log.warning("metered_payment_refused", payment_id=payment_id, payer=payment.payer, reason=error.reason)
-        is_used = error.reason == "permit2_invalid_nonce"
-        if is_used or clock.now().timestamp() > int(payment.terms["deadline"]):
-            end = claimed_payments.mark_unpaid if is_used or error.reason in _BY_PAYER else claimed_payments.void
+        if error.reason == _USED or clock.now().timestamp() > int(payment.terms["deadline"]):
             with unit_of_work() as session:
-                end(session, payment_id)
+                claimed_payments.mark_unpaid(session, payment_id, by_payer=error.reason in _BY_PAYER)
     except _Superseded:
         pass
     return settlement.resolve(payment_id)
@@ -122,28 +116,21 @@ def _release(payment_id: str) -> None:
 
 def settle_due(chain: ChainName) -> None:
     """Settle the payments of one chain whose calls have ended, as after a crash; once a minute. For a worker."""
-    with once_per_period(_PERIOD, f"metered:{chain.value}", duration=_PERIOD) as is_due:
+    with leases.once_per_period(_PERIOD, f"metered:{chain.value}", duration=_PERIOD) as is_due:
         if not is_due:
             return
-    with read_only_unit() as session:
-        found = claimed_payments.find_settling(session, chain, _BATCH, PaymentStatus.AUTHORIZED)
-    for payment_id in found:
-        try:
-            settle(payment_id, waits=False, has_ended=False)
-        except Exception:
-            # One faulty payment must not block the others.
-            _log.exception("metered_settlement_failed", payment_id=payment_id)
+    settle_one = partial(settle, waits=False, has_ended=False)
+    settlement.resolve_pending(chain, settle_one, _BATCH, PaymentStatus.AUTHORIZED)
 
 
 def check(session: Session) -> list[str]:
     """Return one sentence per payment whose submission is not what its account has spent."""
     submitted = Payment.rail == PaymentRail.UPTO.value, Payment.transaction_id.is_not(None)
-    rows = session.execute(select(Payment.id, Payment.units).where(*submitted)).all()
-    balances = credit_accounts.balances(session, [row.id for row in rows])
+    balances = credit_accounts.balances(session, select(Payment.id).where(*submitted))
     return [
-        f"payment {row.id} takes {row.units} units, and its account has spent {balances[row.id].spent_nanos} nanos"
-        for row in rows
-        if units_of(balances[row.id].spent_nanos) != row.units
+        f"payment {each} takes {units} units, and its account has spent {balances[each].spent_nanos} nanos"
+        for each, units in session.execute(select(Payment.id, Payment.units).where(*submitted))
+        if units_of(balances[each].spent_nanos) != units
     ]
 
 
@@ -154,32 +141,35 @@ def _submit(payment: PaymentRow, units: int, *, waits: bool) -> None:
     claim = str(payment.terms["claim"])
     authorization = PaymentAuthorization(claim, payment.payer or "", payment.recipient, payment.units, payment.terms)
     draft = _scheme(name).draft_settlement(authorization, units, settler=wallet.address_on(name))
+    network_fees.assert_acceptable(name, draft.fee_units)
     signer = custody.signer_of(wallet.id)
     with unit_of_work() as session:
         recorded, signed = relayed.record_submission(session, chain, wallet, draft, signer, kind=settlement.KIND)
         taken = {"units": units, "required_units": units, "transaction_id": recorded.id, "tx_hash": signed.tx_hash}
-        if not PAYMENTS.move(session, payment.id, PaymentStatus.AUTHORIZED, PaymentStatus.SETTLING, **taken):
-            raise _Superseded
-        if units_of(_close(session, payment.id).spent_nanos) != units:
+        # The account is locked before the payment, as in `_release`.
+        closed, authorized, settling = _close(session, payment.id), PaymentStatus.AUTHORIZED, PaymentStatus.SETTLING
+        moved = PAYMENTS.move(session, payment.id, authorized, settling, **taken)
+        if not moved or units_of(closed.spent_nanos) != units:
             raise _Superseded
     wait_seconds = None if waits else Decimal(0)
     pipeline.broadcast_and_wait(chain, recorded, signed, wait_seconds=wait_seconds, account_id=ANONYMOUS)
 
 
 def _close(session: Session, account_id: str) -> credit_accounts.Balance:
-    """Take back what is left in the account of a payment, so that no further call can spend it; return its balance."""
+    """Take back what is left in the account of a payment, and keep what it has spent; return its balance."""
+    credit_holds.finish_lapsed(session, account_id)
     credit_accounts.revoke(session, account_id, credit_accounts.MAX_GRANTED_NANOS, reference=f"payment:{account_id}")
     return credit_accounts.balance(session, account_id)
 
 
 def _check(session: Session, payment: Payment, draft: TransactionDraft) -> None:
     """Check what a new payment adds to what is open, and that its payer's funds cover all of it. Raises: Rejected."""
-    payer, chain, settings = payment.payer or "", ChainName(payment.chain), app_state().settings
+    payer, settings = payment.payer or "", app_state().settings
     settlement_risks.assert_accepted(session, payer, payment.terms["claim"])
     if claimed_payments.has_unpaid(session, payer):
         raise Rejected(UNPAID)
     # A submission that its payer makes fail costs its fee, too.
-    if settlement_risks.failed_by_chain(session).get(chain.value, 0) >= settings.x402_failed_gas_usd_per_day:
+    if settlement_risks.failed_by_chain(session).get(payment.chain, 0) >= settings.x402_failed_gas_usd_per_day:
         raise Rejected(PAUSED)
     for reason, of_payer, limit_usd in (
         (PAYER_LIMIT, payer, settings.x402_upto_usd_per_payer), (PAUSED, None, settings.x402_upto_usd),
@@ -187,7 +177,7 @@ def _check(session: Session, payment: Payment, draft: TransactionDraft) -> None:
         units = claimed_payments.metered_units(session, of_payer) + payment.units
         if units * NANOS_PER_UNIT > nanos_from_usd(limit_usd):
             raise Rejected(reason, details={"limit_usd": str(limit_usd)})
-    if (draft.payer_units or 0) < claimed_payments.metered_units(session, payer, chain) + payment.units:
+    if (draft.payer_units or 0) < claimed_payments.open_units(session, payer, payment.chain) + payment.units:
         raise Rejected(settlement_risks.FUNDS_IN_USE)
 
 

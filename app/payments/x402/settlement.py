@@ -5,6 +5,7 @@ can no longer land. Workers resume what a process left unfinished.
 """
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
 
 import structlog
@@ -16,7 +17,7 @@ from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.observability import telemetry
 from app.payments import claimed_payments, settlement_capacity, settlement_risks, treasury
-from app.payments.claimed_payments import PaymentRail, PaymentRow
+from app.payments.claimed_payments import PaymentRail, PaymentRow, PaymentStatus
 from app.payments.models import Payment
 from app.payments.presented import PaymentPrice, SignedPayment
 from app.payments.treasury import WalletRole
@@ -85,7 +86,7 @@ def settle(
             claimed_payments.claim(
                 session, [claimed_payments.transaction_claim_key(chain.name, signed.tx_hash)], payment.id
             )
-            claimed_payments.add_payment(session, payment, status=claimed_payments.PaymentStatus.SETTLING)
+            claimed_payments.add_payment(session, payment, status=PaymentStatus.SETTLING)
             payment_id = payment.id
     except Rejected as error:
         if error.reason == settlement_risks.PAUSED:
@@ -103,7 +104,7 @@ def await_submitted(payment: PaymentRow, *, account_id: str, yields: bool) -> Pa
     """
     payment_id, chain = payment.id, ChainName(payment.chain)
     payment = resolve(payment_id)
-    if payment.status == claimed_payments.PaymentStatus.SETTLING and payment.transaction_id is not None:
+    if payment.status == PaymentStatus.SETTLING and payment.transaction_id is not None:
         query = open_transactions.query_of(payment.transaction_id, chain)
         if query is not None:
             outcome_polling.wait_for_outcome(chain, query, seconds=None, account_id=account_id)
@@ -120,7 +121,7 @@ def await_submitted(payment: PaymentRow, *, account_id: str, yields: bool) -> Pa
 def is_awaited(payment: PaymentRow) -> bool:
     """Return whether the request that submitted a payment may be about to use it: it comes first."""
     wait = timedelta(milliseconds=int(lifecycle.default_wait_seconds(ChainName(payment.chain)) * 1000))
-    is_unused = payment.status == claimed_payments.PaymentStatus.PAID and not payment.tries
+    is_unused = payment.status == PaymentStatus.PAID and not payment.tries
     return bool(is_unused and clock.now() < payment.created_at + wait + _HANDOVER)
 
 
@@ -128,7 +129,7 @@ def resolve(payment_id: str) -> PaymentRow:
     """Apply the outcome of a submission, if there is one, to its payment; return the payment."""
     with read_only_unit() as session:
         payment = claimed_payments.get(session, payment_id)
-    if payment.status != claimed_payments.PaymentStatus.SETTLING or payment.transaction_id is None:
+    if payment.status != PaymentStatus.SETTLING or payment.transaction_id is None:
         return payment
     view = history.current_view(payment.transaction_id)
     with telemetry.caused_by(view.request_id):
@@ -156,27 +157,29 @@ def _apply_outcome(payment: PaymentRow, transaction_id: str, view: TransactionVi
             spent_nanos = settlement_capacity.fee_nanos(ChainName(payment.chain), final.fee_units)
     with unit_of_work() as session:
         if landed_hash is not None:
-            is_metered = payment.rail == PaymentRail.UPTO
-            landed = claimed_payments.mark_landed(session, payment.id, tx_hash=landed_hash, is_metered=is_metered)
+            landed = claimed_payments.mark_landed(session, payment, tx_hash=landed_hash)
             if landed and payment.terms.get("risky"):
                 settlement_risks.release(session, payment.id)
         # Until it is final, a reorg can turn the failure into a success, as it may have in the meantime: the claims
         # must not be released. If another party makes it land after all, its hash pays for a call.
         elif (final := relayed.final_decision(session, transaction_id)) is not None and (
-            final.has_failed and claimed_payments.void(session, payment.id)
+            final.has_failed and claimed_payments.void(session, payment.id, is_reverted=final.is_reverted)
         ):
             settlement_risks.settle(session, payment, final, spent_nanos)
     with read_only_unit() as session:
         return claimed_payments.get(session, payment.id)
 
 
-def resolve_pending(chain: ChainName) -> int:
+def resolve_pending(
+    chain: ChainName, run: Callable[[str], object] = resolve, limit: int = _RESOLVE_BATCH,
+    status: PaymentStatus = PaymentStatus.SETTLING,
+) -> int:  # fmt: skip
     """Resolve open payments of one chain, which another cannot delay; return how many. For a worker."""
     with read_only_unit() as session:
-        pending = claimed_payments.find_settling(session, chain, _RESOLVE_BATCH)
+        pending = claimed_payments.find_settling(session, chain, limit, status)
     for payment_id in pending:
         try:
-            resolve(payment_id)
+            run(payment_id)
         except Exception:
             # One faulty payment must not block the others.
             _log.exception("payment_resolution_failed", payment_id=payment_id)

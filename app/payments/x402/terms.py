@@ -18,15 +18,7 @@ from app.core.money import nanos_from_usd
 from app.errors import PaymentAlreadyUsed, PaymentInvalid, ServiceError
 from app.payments import settlement_capacity, treasury
 from app.payments.claimed_payments import PaymentRow
-from app.payments.presented import (
-    HashPayment,
-    PaymentHeaders,
-    PaymentPrice,
-    Report,
-    SignedPayment,
-    decode_document,
-    units_of,
-)  # fmt: skip
+from app.payments.presented import HashPayment, PaymentHeaders, PaymentPrice, SignedPayment, decode_document, units_of
 from app.ports.errors import Rejected
 from app.ports.facilitator import Facilitator
 from app.signing import Statement
@@ -48,7 +40,9 @@ class X402Payment(SignedPayment):
     def check(self, price: PaymentPrice) -> None:
         """Accept it: the terms that a client echoes are never read, and what it pays is compared with the price."""
 
-    def report(self, payment: PaymentRow, receipt: str | None, note: str | None) -> Report:
+    def report(
+        self, payment: PaymentRow, receipt: str | None, note: str | None
+    ) -> tuple[dict[str, str], dict[str, str]]:
         def header(extensions: Mapping[str, Any]) -> dict[str, str]:
             amount = {"amount": str(payment.units)} if self.is_metered else {}
             members = {"success": True, "transaction": payment.tx_hash, "payer": payment.payer, **amount}
@@ -131,8 +125,8 @@ _MIME_TYPE = "application/json"
 _QUERY_METHODS = ("GET", "HEAD", "DELETE")
 _BODY_METHODS = ("POST", "PUT", "PATCH")
 _SIGNED_TERMS = ("scheme", "network", "asset", "payTo", "amount")
-# Longer addresses are not signed: clients refuse responses whose headers are too long.
-_MAX_SIGNED_RESOURCE = 512
+# Longer addresses are not signed, nor offers beyond: clients refuse responses whose headers are too long.
+_MAX_SIGNED_RESOURCE, _MAX_HEADER = 512, 7_900
 _JSON_SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -248,6 +242,8 @@ def _headers(price: PaymentPrice, chain: ChainName, options: list[Facilitator], 
     if extensions := discovery_extension(price.method) | _offers(price.resource, accepts) if options else {}:
         extensions |= {_SPONSORING: _ALLOWANCE} if accepts[-1]["scheme"] == _METERED_SCHEME else {}
         required_v2["extensions"] = extensions
+        if len(encode_header(required_v2)) > _MAX_HEADER:
+            extensions.pop("offer-receipt", None)
     return {
         "X-Payment-Required": "true", "X-Payment-Amount": price.amount, "X-Payment-Currency": USDC.symbol,
         "X-Payment-Recipient": treasury.recipient(chain), "X-Payment-Chain": chain.value,

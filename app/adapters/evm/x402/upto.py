@@ -34,9 +34,8 @@ _STRUCT = (
     "TokenPermissions(address token,uint256 amount)"
     "Witness(address to,address facilitator,uint256 validAfter)"
 )
-# The call and its settlement take place before the deadline.
-_MIN_SECONDS_LEFT = 1_800
-_MAX_DEADLINE = 2**53 - 1
+# The call and its settlement take place before the deadline; after a day, nothing more is tried.
+_MIN_SECONDS_LEFT, _MAX_SECONDS = 1_800, 86_400
 # Measured: about 90 000, and 150 000 with the permit.
 _MAX_GAS = 300_000
 _KeySignature = Annotated[str, StringConstraints(pattern=signatures.SIGNATURE.pattern)]
@@ -109,18 +108,19 @@ class UptoScheme:
 
     def verify(self, payload: Mapping[str, Any], expected: ExpectedPayment, *, now: int) -> PaymentAuthorization:
         signed = self._signed(payload)
+        deadline = min(signed.deadline, signed.allowance.deadline if signed.allowance else signed.deadline)
         for reason, holds in {
             "invalid_permit2_spender": signed.spender == X402_UPTO_PROXY,
             "invalid_permit2_recipient_mismatch": signed.recipient == expected.recipient,
             "upto_facilitator_mismatch": signed.facilitator == expected.settler,
             "permit2_token_mismatch": signed.token == self._chain.deployment.usdc,
             "permit2_amount_mismatch": signed.units >= expected.units,
-            "permit2_deadline_expired": signed.deadline >= now + _MIN_SECONDS_LEFT,
+            "permit2_deadline_expired": deadline >= now + _MIN_SECONDS_LEFT,
             "permit2_not_yet_valid": signed.valid_after <= now,
         }.items():
             if not holds:
                 raise Rejected(reason)
-        terms = {"payload": json.dumps(payload), "deadline": str(min(signed.deadline, _MAX_DEADLINE))}
+        terms = {"payload": json.dumps(payload), "deadline": str(min(deadline, now + _MAX_SECONDS))}
         return PaymentAuthorization(self._claim(signed), signed.payer, signed.recipient, signed.units, terms)
 
     def draft_settlement(self, authorization: PaymentAuthorization, units: int, *, settler: str) -> TransactionDraft:
