@@ -116,6 +116,9 @@ def _release(payment_id: str) -> None:
 
 def settle_due(chain: ChainName) -> None:
     """Settle the payments of one chain whose calls have ended, as after a crash; once a minute. For a worker."""
+    with read_only_unit() as session:
+        if not claimed_payments.find_settling(session, chain, 1, PaymentStatus.AUTHORIZED):
+            return
     with leases.once_per_period(_PERIOD, f"metered:{chain.value}", duration=_PERIOD) as is_due:
         if not is_due:
             return
