@@ -129,7 +129,7 @@ class SignedPayment(ABC):
     payload: Mapping[str, Any]
 
     is_metered = False
-    """Whether it is a maximum, of which what the call cost is paid after it."""
+    """Whether it authorizes a maximum, and the actual cost is charged after the call."""
 
     def claim_key(self) -> str:
         return self.facilitator.claim_of(self.payload)

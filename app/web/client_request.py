@@ -236,7 +236,7 @@ def end(request: ClientRequest, response: Response, route: str | None, *, trusts
 
 
 def _refusal_receipt(request: ClientRequest, response: Response) -> str | None:
-    """Sign a refusal as its response has it: of which request and payment, by whose key, and why."""
+    """Sign a refusal: the request, its payment and key, and the error of the response."""
     caller, headers = g.get("caller"), request.headers
     payment = headers.get("Authorization", "")
     if not payment.lower().startswith("payment "):

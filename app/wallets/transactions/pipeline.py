@@ -223,7 +223,7 @@ def retry_after_settling_pending(
     The retry plans again, because only new balances include what has landed. Where there are nonces, they define what
     the balances include, and nothing is retried.
 
-    Raises: PortError, of which NotAffordable is one.
+    Raises: PortError (NotAffordable is a subclass).
     """
     try:
         return action(plan())
