@@ -4416,8 +4416,8 @@ export interface components {
              */
             email?: string | null;
         };
-        /** @description A wallet's addresses; the EVM address is the same on every EVM chain. */
-        AgentAddresses: {
+        /** @description A wallet's address on each chain; the EVM chains share one. */
+        Addresses: {
             /** @description The wallet's address on Ethereum: `0x` and 40 hexadecimal digits. It is the same as on Base. */
             ethereum: string;
             /** @description The wallet's address on Base: `0x` and 40 hexadecimal digits. */
@@ -4432,20 +4432,20 @@ export interface components {
             /** @description The name, 1 to 100 characters. */
             name: string;
             /** @description The wallet's deposit address on each chain. */
-            addresses: components["schemas"]["AgentAddresses"];
+            addresses: components["schemas"]["Addresses"];
         };
         /** @description The new agent. Its key and claim code are never shown again. */
         RegisterResponse: {
             /** @description The unique identifier of the agent (UUID). */
             agentId: string;
-            /** @description `ak_…`. */
-            apiKey: string;
             /** @description Four letters, a hyphen, four digits. */
             claimCode: string;
             /** @description Where a person claims the agent. */
             verificationUri: string;
             /** @description The claim code's validity in seconds. */
             expiresIn: number;
+            /** @description `ak_…`. */
+            apiKey: string;
             /** @description The agent's first wallet; null if it has none. */
             wallet: components["schemas"]["RegisteredWallet"];
         };
@@ -4699,7 +4699,7 @@ export interface components {
             /** @description The name, 1 to 100 characters. */
             name: string;
             /** @description The wallet's deposit address on each chain. */
-            addresses: components["schemas"]["AgentAddresses"];
+            addresses: components["schemas"]["Addresses"];
             /** @description The wallet's limits and allowlists; null if it has none and spends without limits. */
             spending_controls: components["schemas"]["ClaimedControls"] | null;
         };
@@ -4731,15 +4731,6 @@ export interface components {
             claimReceipt?: string;
             /** @description The agent's first wallet; null if it has none. */
             wallet: components["schemas"]["ClaimedWallet"] | null;
-        };
-        /** @description A wallet's address on each chain; the EVM chains share one. */
-        Addresses: {
-            /** @description The wallet's address on Ethereum: `0x` and 40 hexadecimal digits. It is the same as on Base. */
-            ethereum: string;
-            /** @description The wallet's address on Base: `0x` and 40 hexadecimal digits. */
-            base: string;
-            /** @description The wallet's address on Solana, in base58. */
-            solana: string;
         };
         /** @description A wallet's limits; 0 means unlimited, an empty list allows everything. */
         Controls: {
@@ -6307,18 +6298,6 @@ export interface components {
              */
             per_tx_limit_usd?: number | null;
         };
-        /** @description The wallet of a new agent. */
-        NewAgentWallet: {
-            /**
-             * Format: uuid
-             * @description The unique identifier (UUID).
-             */
-            id: string;
-            /** @description The name, 1 to 100 characters. */
-            name: string;
-            /** @description The wallet's deposit address on each chain. */
-            addresses: components["schemas"]["Addresses"];
-        };
         /** @description The limits of a new agent's wallet. */
         NewAgentControls: {
             /** @description The most that the wallet may spend in a calendar day (UTC), in US dollars; 0 means unlimited. */
@@ -6346,7 +6325,7 @@ export interface components {
             /** @description The credits that can be spent on gateway and catalog calls, in US dollars. */
             credits_usd: number;
             /** @description The agent's first wallet; null if it has none. */
-            wallet: components["schemas"]["NewAgentWallet"] | null;
+            wallet: components["schemas"]["RegisteredWallet"] | null;
             /** @description The wallet's limits and allowlists; null if it has none and spends without limits. */
             spending_controls: components["schemas"]["NewAgentControls"] | null;
             /**
@@ -6371,7 +6350,7 @@ export interface components {
             /** @description The credits that can be spent on gateway and catalog calls, in US dollars. */
             credits_usd: number;
             /** @description The agent's first wallet; null if it has none. */
-            wallet: components["schemas"]["NewAgentWallet"] | null;
+            wallet: components["schemas"]["RegisteredWallet"] | null;
             /** @description Whether an operator or the owner has frozen the agent: its wallets pay nothing. */
             frozen: boolean;
             /**
@@ -6408,7 +6387,7 @@ export interface components {
             /** @description The credits that can be spent on gateway and catalog calls, in US dollars. */
             credits_usd: number;
             /** @description The agent's first wallet; null if it has none. */
-            wallet: components["schemas"]["NewAgentWallet"] | null;
+            wallet: components["schemas"]["RegisteredWallet"] | null;
             /** @description Whether an operator or the owner has frozen the agent: its wallets pay nothing. */
             frozen: boolean;
             /**
