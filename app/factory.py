@@ -2,7 +2,7 @@
 
 import sqlite3
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from app.device import routes as device
 from app.discovery import routes as discovery
 from app.events import routes as events
 from app.extensions import api, db
-from app.forwarding.call import ForwardingEntry, RequestCheck, RestConverter
+from app.forwarding.call import ForwardingEntry, RestConverter
 from app.gateway import routes as gateway
 from app.gateway.fallback import Outages
 from app.gateway.pricing import price_table
@@ -143,11 +143,11 @@ def create_app(settings: Settings | None = None, *, ports: Ports | None = None) 
     bodies = ResourcePool.for_bodies(host.defaults(settings.host_memory)["web_body_memory_mb"])
     app.server_hooks = ServerHooks(app.state.threads, bodies)
     _register_blueprints(app)
-    checks = _install_request_hooks(app, settings)
+    _install_request_hooks(app)
     error_responses.install(app)
     cli.register(app)
     routes = (gateway.forwarded_route(providers), *proxy.FORWARDED_ROUTES)
-    app.wsgi_app = ForwardingEntry(app, routes, checks)  # type: ignore[method-assign]
+    app.wsgi_app = ForwardingEntry(app, routes)  # type: ignore[method-assign]
     app.wsgi_app = WhiteNoise(app.wsgi_app, root=str(ROOT / "static"), prefix="static/")  # type: ignore[method-assign]
     if hops := settings.trusted_proxy_hops:
         app.wsgi_app = ProxyFix(app.wsgi_app, x_for=hops, x_proto=hops, x_host=0)  # type: ignore[method-assign]
@@ -269,23 +269,15 @@ def _register_blueprints(app: Flask) -> None:
         (api if isinstance(blueprint, ApiBlueprint) else app).register_blueprint(blueprint)
 
 
-def _install_request_hooks(app: Application, settings: Settings) -> Sequence[RequestCheck]:
-    """Install what applies to every request; return its checks."""
-    checks = (
-        client_request.host_check(settings), client_request.maintenance_check(settings), client_request.reject_loops,
-    )  # fmt: skip
-
+def _install_request_hooks(app: Application) -> None:
     @app.before_request
     def _begin() -> None:
         client_request.begin(current_request())
-        for check in checks:
-            check(current_request())
+        client_request.check(current_request())
 
     @app.after_request
     def _end(response: Response) -> Response:
-        route = str(request.url_rule) if request.url_rule else None
-        client_request.end(current_request(), response, route, trusts_proxies=settings.trusted_proxy_hops > 0)
+        client_request.end(current_request(), response, str(request.url_rule) if request.url_rule else None)
         return response
 
-    client_request.install_cors(app, settings.cors_allowed_origins)
-    return checks
+    client_request.install_cors(app)
