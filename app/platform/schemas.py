@@ -235,7 +235,7 @@ class FleetBody(PlatformControlsBody):
 
     agent_ids = fields.List(Text(), load_default=None, validate=_AGENTS)
     all = StrictBoolean(load_default=False)
-    after = Text(load_default=None, allow_none=True)
+    after = Identifier(load_default=None, allow_none=True)
 
     @ma.validates_schema(skip_on_field_errors=True)
     def _assert_one_target(self, values: dict[str, Any], **_kwargs: object) -> None:
@@ -327,7 +327,7 @@ class AuditQuery(PageQuery):  # type: ignore[misc, valid-type]
     """Filters of the audit log."""
 
     action = one_of((each.value for each in AuditAction), load_default=None)
-    subject_id = Text(load_default=None, metadata={"description": "The agent, key or wallet of the entry."})
+    subject_id = Identifier(load_default=None, metadata={"description": "The agent, key or wallet of the entry."})
 
 
 class AuditActor(Schema):

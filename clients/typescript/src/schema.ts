@@ -6671,7 +6671,10 @@ export interface components {
             agent_ids?: string[] | null;
             /** @description Change every agent, 10000 in one call. Excludes `agent_ids`. Default: `false`. */
             all?: boolean;
-            /** @description With `all`: continue after this agent, the last response's `next_after`. */
+            /**
+             * Format: uuid
+             * @description With `all`: continue after this agent, the last response's `next_after`.
+             */
             after?: string | null;
         };
         /** @description An agent with unchanged controls, and the reason. */
