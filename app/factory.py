@@ -197,9 +197,7 @@ def _configure(app: Flask, settings: Settings) -> None:
         API_TITLE="Purser",
         API_VERSION=VERSION,
         OPENAPI_VERSION="3.1.0",
-        API_SPEC_OPTIONS=openapi.spec_options(
-            settings.public_url, terms_url=settings.terms_url, support_url=settings.support_url
-        ),
+        API_SPEC_OPTIONS=openapi.spec_options(settings),
     )
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.json.default = fields.json_default  # type: ignore[attr-defined]

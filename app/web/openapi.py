@@ -11,6 +11,7 @@ from flask import Flask
 from flask_smorest import Api
 from marshmallow import Schema
 
+from app.config import Settings
 from app.errors import Overloaded, PayloadTooLarge, RequestTimeout, ServiceError
 from app.web import fields
 from app.web.blueprint import error_document
@@ -40,15 +41,15 @@ FREE_QUERY = {
 """The parameters of a query by their names; the name of this one is not sent."""
 
 
-def spec_options(public_url: str, *, terms_url: str, support_url: str) -> dict[str, Any]:
+def spec_options(settings: Settings) -> dict[str, Any]:
     return {
         "info": {
             "description": texts()["info"]["description"],
             "license": {"name": "MIT", "identifier": "MIT"},
-            "contact": {"name": "The operator of this service", "url": support_url or public_url},
-            **({"termsOfService": terms_url} if terms_url else {}),
+            "contact": {"name": "The operator of this service", "url": settings.support_url or settings.public_url},
+            **({"termsOfService": settings.terms_url} if settings.terms_url else {}),
         },
-        "servers": [{"url": public_url, "description": "This service."}],
+        "servers": [{"url": settings.public_url, "description": "This service."}],
         "components": {"securitySchemes": texts()["security_schemes"]},
     }
 
