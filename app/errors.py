@@ -20,7 +20,7 @@ class ServiceError(Exception):
 
     code: ClassVar[str] = "INTERNAL_ERROR"
     default_message: ClassVar[str] = ""
-    """What happened and what to do, where the first line of the docstring does not say it."""
+    """What happened and what to do, where the docstring does not say it."""
 
     def __init_subclass__(cls, *, code: str | None = None, status: int = 500, provable: bool = False) -> None:
         if code is not None:
@@ -52,7 +52,7 @@ class ServiceError(Exception):
     @classmethod
     def meaning(cls) -> str:
         """Return what the error means to clients. Docstrings may end with when not to raise it, which is left out."""
-        return (cls.__doc__ or "").partition("\n")[0].partition(" Not for ")[0]
+        return " ".join((cls.__doc__ or "").split()).partition(" Not for ")[0]
 
 
 class InvalidInput(ServiceError, code="INVALID_INPUT", status=400):
@@ -70,9 +70,7 @@ class Unauthorized(ServiceError, code="UNAUTHORIZED", status=401):
 
 
 class InsufficientScope(ServiceError, code="INSUFFICIENT_SCOPE", status=403):
-    """The owner did not permit this to the application; `details.scopes` would. Or the master key's role is too low."""
-
-    default_message = "The owner's permission for this application does not include this operation."
+    """The owner did not permit this to the application (`details.scopes` would), or the key's role is too low."""
 
 
 class SelfRevoke(ServiceError, code="SELF_REVOKE", status=400):
@@ -140,13 +138,11 @@ class PaymentAlreadyUsed(ServiceError, code="PAYMENT_ALREADY_USED", status=402, 
 
 
 class PaymentPending(ServiceError, code="PAYMENT_PENDING", status=503):
-    """A signed payment was submitted and is not settled yet; states when to retry, and offers no terms for another."""
+    """A payment for this request was submitted and is not settled yet. Do not pay again.
 
-    default_message = (
-        "A payment for this request was submitted and is not settled yet. Do not pay again. Repeat exactly this request"
-        " after the seconds in Retry-After, with the same payment if your client can. A new payment by the same payer"
-        " is accepted too, but not used."
-    )
+    Repeat exactly this request after the seconds in Retry-After, with the same payment if your client can. A new
+    payment by the same payer is accepted too, but not used.
+    """
 
 
 class DailyLimitExceeded(ServiceError, code="DAILY_LIMIT_EXCEEDED", status=403, provable=True):
@@ -232,12 +228,10 @@ class WalletNotEmpty(ServiceError, code="WALLET_NOT_EMPTY", status=409):
 
 
 class GasPending(ServiceError, code="GAS_PENDING", status=503):
-    """The wallet has paid for its network fee in USDC, and the native token has not arrived; states when to retry."""
+    """The wallet has bought the native token for its network fee, which has not arrived yet. Nothing else was done.
 
-    default_message = (
-        "The wallet has bought the native token for its network fee, which has not arrived yet. Nothing else was done."
-        " Repeat the same request shortly, with the same Idempotency-Key."
-    )
+    Repeat the same request after the seconds in Retry-After, with the same Idempotency-Key.
+    """
 
 
 class PurchaseInProgress(ServiceError, code="PURCHASE_IN_PROGRESS", status=409):
