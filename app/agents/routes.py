@@ -25,6 +25,7 @@ from app.web.schemas import PageQuery, assert_any_field
 registration = Blueprint(
     "registration", guard=REGISTRATION, url_prefix="/v1", description="Agents register themselves, without a key."
 )
+agents = Blueprint("agents", guard=AGENT_KEY, url_prefix="/v1/agents", description="The agent's own administration.")
 keys = Blueprint(
     "keys",
     guard=KEY_OR_REGISTRATION,
@@ -34,7 +35,6 @@ keys = Blueprint(
 agent_keys_blueprint = Blueprint(
     "agent_keys", guard=AGENT_KEY, url_prefix="/v1/keys", description="The further keys of an agent, and their budgets."
 )
-agents = Blueprint("agents", guard=AGENT_KEY, url_prefix="/v1/agents", description="The agent's own administration.")
 
 
 @registration.post("/agents/register")
