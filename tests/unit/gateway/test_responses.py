@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.gateway.dialects.request.cost_params import CostParams, Dialect, Surface
-from app.gateway.dialects.response.response_reader import MAX_BUFFERED_BYTES, JsonArrayParser, ResponseReader, SseParser
+from app.gateway.dialects.response.response_reader import MAX_BUFFERED_BYTES, ResponseReader, SseParser
 from app.gateway.dialects.response.usage_readers import Usage, UsageReading
 from tests.support import recorded_answers as recorded
 
@@ -372,13 +372,17 @@ def test_an_oversized_event_is_relayed_and_the_next_is_read(cuts: list[int], end
     assert len(b"".join(frame.payload or b"" for frame in frames)) < 600
 
 
-@given(CUTS)
-def test_an_oversized_object_is_abridged_and_the_next_is_read(cuts: list[int]) -> None:
-    whole = b'[{"a":"' + b'\\"}{' * 100 + b'"},{"b":{}}]'
-    stream = JsonArrayParser(max_bytes=100)
-    frames = [frame for piece in pieces(whole, cuts) for frame in stream.feed(piece)]
-    left = [frame.payload if frame.abridged is None else frame.abridged.text() for frame in frames]
-    assert left == [b'{"a":"' + b'\\"}{' * 100 + b'"}', b'{"b":{}}']
+def test_a_gemini_array_that_broke_off_has_the_counts_before() -> None:
+    whole = recorded.gemini_array()
+    counts = Usage(15, 106, reasoning=100)
+    for end in (b',\r\n{"candidates": [{"con', b"\n"):
+        call = params(Surface.GENERATE, Dialect.GEMINI)
+        answer = ResponseReader(call, status=200, content_type="application/json")
+        _, reading = read(answer, [whole.rstrip().removesuffix(b"]") + end], is_broken=True)
+        assert reading.usage == counts
+    answer = ResponseReader(call, status=200, content_type="application/json")
+    _, reading = read(answer, [whole[:20]], is_broken=True)
+    assert (reading.usage, reading.bytes_unread, reading.is_blank) == (None, 0, True)
 
 
 def test_data_lines_form_one_event_and_a_byte_order_mark_is_ignored() -> None:
