@@ -70,41 +70,37 @@ _LOG_AND_SUMS = """logged AS (
 )"""
 
 
-def _taken(*, has_budgets: bool) -> str:
-    """Take the amounts of all steps asked for from accounts that have enough; these steps are `done`.
-
-    Without budgets, accounts with shared ones are left out. With budgets, the steps that one of theirs does not cover.
-    """
-    if not has_budgets:
-        return f"{_LOCKED.format('asked', '')}, {_held('asked', 'AND NOT a.has_budgets')}"
-    return f"""{_COUNTERS.format(amount="nanos")}{_LOCKED.format("asked", _COUNTERS_FIRST)}, covered AS (
-  SELECT * FROM asked WHERE budgets <@ ARRAY(SELECT id FROM counters WHERE {_COVERS})
-), {_held("covered")}{_COUNTED.format(amount="nanos")}"""  # noqa: S608 - constants
-
-
-def _held(steps: str, condition: str = "") -> str:
-    return f"""wanted AS (
-  SELECT account_id, sum(nanos)::bigint AS nanos FROM {steps} GROUP BY 1
-), changed AS (
-  UPDATE credit_accounts a SET available_nanos = a.available_nanos - w.nanos, held_nanos = a.held_nanos + w.nanos
-  FROM locked l JOIN wanted w ON w.account_id = l.id
-  WHERE a.id = l.id AND a.available_nanos > 0 AND a.available_nanos >= w.nanos {condition} RETURNING {_CREDITS}
-), done AS (SELECT * FROM {steps} JOIN changed USING (account_id)
-)"""  # noqa: S608 - constants
-
-
 _MEMO = """CASE WHEN budgets = '{}' THEN memo
     ELSE (memo::jsonb || jsonb_build_object('budgets', budgets))::json END"""
 """The memo of a step that is done, with the budgets that count it."""
 
 
 def _hold(*, has_budgets: bool) -> str:
+    """Return the statement that takes the amounts of all steps from accounts that have enough; these steps are `done`.
+
+    Without budgets, accounts with shared ones are left out. With budgets, the steps that one of theirs does not cover.
+    """
+    steps, condition, counters, counted = "asked", "AND NOT a.has_budgets", "", ""
+    locked = _LOCKED.format("asked", "")
+    if has_budgets:
+        steps, condition = "covered", ""
+        counters, counted = _COUNTERS.format(amount="nanos"), _COUNTED.format(amount="nanos")
+        locked = f"""{_LOCKED.format("asked", _COUNTERS_FIRST)}, covered AS (
+  SELECT * FROM asked WHERE budgets <@ ARRAY(SELECT id FROM counters WHERE {_COVERS})
+)"""  # noqa: S608 - constants
     return f"""
 WITH asked AS MATERIALIZED (
   SELECT t.*{_BUDGETS_OF_CALL if has_budgets else ""} FROM {_STEPS}
     AS t(id uuid, account_id uuid, api_key_id uuid, memo json, nanos bigint, lease_until timestamptz)
   WHERE {_KEY_IS_VALID}
-), {_taken(has_budgets=has_budgets)}, placed AS (
+), {counters}{locked}, wanted AS (
+  SELECT account_id, sum(nanos)::bigint AS nanos FROM {steps} GROUP BY 1
+), changed AS (
+  UPDATE credit_accounts a SET available_nanos = a.available_nanos - w.nanos, held_nanos = a.held_nanos + w.nanos
+  FROM locked l JOIN wanted w ON w.account_id = l.id
+  WHERE a.id = l.id AND a.available_nanos > 0 AND a.available_nanos >= w.nanos {condition} RETURNING {_CREDITS}
+), done AS (SELECT * FROM {steps} JOIN changed USING (account_id)
+){counted}, placed AS (
   INSERT INTO credit_holds (id, account_id, amount_nanos, unpaid_nanos, memo, created_at, state, settled_nanos,
     lease_until)
   SELECT id, account_id, nanos, 0, {_MEMO if has_budgets else "memo"}, $2, 'held', 0, lease_until FROM done
