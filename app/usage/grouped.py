@@ -119,24 +119,20 @@ class Settlement(Step[HoldResult]):
         )  # fmt: skip
 
 
-_KINDS: tuple[type[Step[Any]], ...] = (Hold, Settlement)
-
-
 class StepGroups:
     """Runs the steps of this process's threads in shared units of work."""
 
     _groups: Mapping[tuple[type[Step[Any]], bool], GroupCommit[Step[Any], Any]]
 
     def __init__(self, *, is_postgresql: bool) -> None:
-        if is_postgresql:
-            # One kind each, so that units lock holds, accounts, budgets and sums in this order. SQLite has one lock.
-            self._groups = {
-                kind: GroupCommit(partial(_run, partial(_run_statement, KeptConnection())))
-                for kind in product(_KINDS, (False, True))
-            }
-        else:
-            group = GroupCommit(partial(_run, partial(_run_on_sqlite, KeptConnection())))
-            self._groups = dict.fromkeys(product(_KINDS, (False, True)), group)
+        def group() -> GroupCommit[Step[Any], Any]:
+            run = _run_statement if is_postgresql else _run_on_sqlite
+            return GroupCommit(partial(_run, partial(run, KeptConnection())))
+
+        # One kind each, so that units lock holds, accounts, budgets and sums in this order. SQLite has one lock.
+        kinds: tuple[type[Step[Any]], ...] = (Hold, Settlement)
+        shared = None if is_postgresql else group()
+        self._groups = {each: shared or group() for each in product(kinds, (False, True))}
 
     def run(self, step: Step[ResultT]) -> ResultT | None:
         """Run a step; return its result, None if nothing was done: then `step.run` decides, in a unit of its own.
