@@ -123,18 +123,15 @@ class FixedCharge(GatewayCharge):
     A small response is kept until its end, to be searched for a rate limit. A stream is charged for its head.
     """
 
-    def __init__(
-        self, payer: Principal | PaymentGrant, provider: str, quote: CallQuote, params: CostParams | None
-    ) -> None:
-        super().__init__(payer, provider, quote, params)
-        self._kept: list[bytes] = []
-        self._size = 0
+    _kept: bytearray
+    _size = 0
 
     def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
         """Hold the price, or start an attempt with the payment. Raises: InsufficientCredits, PaymentAlreadyUsed.
 
         A process that dies keeps the price: the lease, which nothing renews, charges the same.
         """
+        self._kept = bytearray()
         if self._payment is not None:
             self._payment.start_attempt()
             return outgoing
@@ -157,7 +154,7 @@ class FixedCharge(GatewayCharge):
     def feed(self, piece: bytes) -> bytes:
         self._size += len(piece)
         if self._size <= MAX_BYTES:
-            self._kept.append(piece)
+            self._kept += piece
         return piece
 
     def _end(self, ending: RelayOutcome) -> None:
@@ -184,10 +181,9 @@ class FixedCharge(GatewayCharge):
 
     def _limited_calls(self) -> tuple[int, int]:
         """Return how many answers a small JSON response has, and how many of them report a rate limit."""
-        body = b"".join(self._kept)
-        if self._size > MAX_BYTES or not any(hint in body for hint in _HINTS):
+        if self._size > MAX_BYTES or not any(hint in self._kept for hint in _HINTS):
             return 1, 0
-        parsed = parse_object(body)
+        parsed = parse_object(bytes(self._kept))
         answers = parsed if isinstance(parsed, list) and parsed else [parsed]
         return len(answers), sum(_is_limited(each) for each in answers)
 

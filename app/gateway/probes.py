@@ -9,7 +9,6 @@ from werkzeug.test import EnvironBuilder
 from werkzeug.utils import cached_property
 
 from app.core import clock
-from app.core.content_decoding import UndecodableResponse, decoder_for
 from app.core.money import usd_string
 from app.gateway.call import GatewayCall
 from app.gateway.dialects.request.cost_params import CostParams, Surface
@@ -75,8 +74,8 @@ class _Call:
         if len(received) > _MAX_BYTES:
             raise UnexpectedAnswer(f"more than {_MAX_BYTES} bytes")
         fields = {name.lower(): value for name, value in response.headers}
-        content = _decoded(received, fields.get("content-encoding"))
-        document = parse_object(content)
+        # None, too, if it is compressed although that was not asked for.
+        document = parse_object(bytes(received))
         if response.status != HTTPStatus.OK:
             raise Rejected(f"http_{response.status}", details={"answer": _error_text(document)})
         if not isinstance(document, dict):
@@ -117,16 +116,6 @@ class _Call:
                 f" {usd_string(self.max_nanos())} USD that would be held"
             )
         return f"{metered.tokens_in} tokens in, {metered.tokens_out} out, {usd_string(metered.cost_nanos)} USD"
-
-
-def _decoded(body: bytes, content_encoding: str | None) -> bytes:
-    decoder = decoder_for(content_encoding)
-    if decoder is None:
-        raise UnexpectedAnswer("an encoding that was not requested")
-    try:
-        return b"".join(decoder.feed(body))
-    except UndecodableResponse:
-        raise UnexpectedAnswer("it cannot be decoded") from None
 
 
 def _error_text(document: object) -> str:
