@@ -22,6 +22,9 @@ class _Flight(Future[Any]):
 
     expires_ns = 0
 
+    def has_expired(self, now_ns: int) -> bool:
+        return self.done() and now_ns >= self.expires_ns
+
 
 class SingleFlightCache:
     """A thread-safe cache of loaded values."""
@@ -43,9 +46,11 @@ class SingleFlightCache:
         Raises: what `load` raised, without another attempt for `failure_ttl_seconds`.
         """
         with self._lock:
-            flight = self._flights.get(key)
-            is_leader = flight is None or (flight.done() and self._clock_ns() >= flight.expires_ns)
+            flight, now_ns = self._flights.get(key), self._clock_ns()
+            is_leader = flight is None or flight.has_expired(now_ns)
             if flight is None or is_leader:
+                # At once, as values may be secrets.
+                self._flights = {of: each for of, each in self._flights.items() if not each.has_expired(now_ns)}
                 if len(self._flights) >= _MAX_ENTRIES:
                     self._flights.clear()
                 flight = self._flights[key] = _Flight()
