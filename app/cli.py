@@ -13,6 +13,7 @@ from app.payments import cli as payments
 from app.platform import cli as platform
 from app.platform import keys as platform_keys
 from app.platform import row_seals
+from app.ports.errors import Unreachable
 from app.shopping import service as shopping
 from app.state import app_state
 from app.status.cli import doctor
@@ -43,9 +44,13 @@ def rotate(batch: int) -> None:
     """Reseal everything sealed with an older encryption key; may run while the service does."""
     vault = app_state().ports.vault
     # It takes many units, so that an entry precedes them: the operator is recorded even if the process dies.
-    actor, key_id = actors.shell_actor(), vault.current_key_id
+    actor = actors.shell_actor()
+    key_id = " and ".join(dict.fromkeys([vault.current_key_id, vault.sealing_key_id("wallet_keys")]))
     trail.record_alone(actor, AuditAction.ENCRYPTION_ROTATION_STARTED, encryption_key=key_id)
-    resealed = row_seals.reseal_all(vault, batch=batch)
+    try:
+        resealed = row_seals.reseal_all(vault, batch=batch)
+    except Unreachable as error:
+        raise click.ClickException(f"Not everything was resealed ({error.reason}): run this again.") from None
     trail.record_alone(actor, AuditAction.ENCRYPTION_ROTATED, secrets=resealed, encryption_key=key_id)
     click.echo(f"{resealed} secrets and rows were resealed with key {key_id}.")
 

@@ -15,7 +15,7 @@ from urllib.parse import urlencode, urlsplit
 from pydantic import AwareDatetime, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from app.core import host
+from app.core import host, setting_types
 from app.core.chains import TOKENS_BY_SYMBOL, AddressError, ChainName, Family, base58_bytes, parse_address
 from app.core.ip_ranges import is_loopback
 from app.core.setting_types import KEY_BYTES, BaseUrl, Origins, PageUrl, RateLimit, SupportUrl, Urls, keys, split
@@ -100,6 +100,9 @@ class Settings(BaseSettings):
     secret_key_fallbacks: SecretStr = SecretStr("")
     code_peppers: SecretStr = SecretStr("")
     encryption_keys: SecretStr = SecretStr("")
+    wallet_encryption_keys: str = ""
+    vault_token: SecretStr = SecretStr("")
+    pkcs11_pin: SecretStr = SecretStr("")
     bootstrap_master_key: SecretStr = SecretStr("")
     audit_witness_file: str = "var/audit-heads.log"
 
@@ -263,7 +266,8 @@ class Settings(BaseSettings):
         if ca_file and not (self.redis_address.startswith("rediss:") and (ca_file == "off" or Path(ca_file).is_file())):
             raise ValueError("REDIS_CA_FILE must be a readable file, or off, and REDIS_URL a rediss:// address")
         keys(self.code_peppers.get_secret_value(), "CODE_PEPPERS")
-        keys(self.encryption_keys.get_secret_value(), "ENCRYPTION_KEYS")
+        if dict(self.encryption_key_list()).keys() & setting_types.key_services(self.wallet_encryption_keys)[0].keys():
+            raise ValueError("WALLET_ENCRYPTION_KEYS and ENCRYPTION_KEYS have the same key id")
         self.parsed_price_overrides()
         self.payment_recipient(Family.EVM)
         self.payment_recipient(Family.SOLANA)

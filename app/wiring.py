@@ -3,7 +3,7 @@
 Nothing here opens a connection, so that a web server may build it before it forks.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
@@ -27,6 +27,7 @@ from app.adapters.evm.x402.facilitator import EvmFacilitator
 from app.adapters.evm.x402.payments import EvmPaymentSigner
 from app.adapters.evm.x402.sponsor import EvmTransferSponsor
 from app.adapters.faucet_http import HttpFaucet
+from app.adapters.key_services import AwsKms, GoogleKms, Pkcs11Key, VaultTransit
 from app.adapters.openapi_reader.reader import OpenApiReader
 from app.adapters.perpdex.deployments import DEPLOYMENTS as PERPDEX_DEPLOYMENTS
 from app.adapters.perpdex.exchange import HyperliquidExchange
@@ -48,6 +49,7 @@ from app.capacity.limiter import RateLimiter
 from app.config import Network, Settings
 from app.core.chains import ETH, TOKENS_BY_SYMBOL, USDC, ChainName
 from app.core.money import nanos_from_usd
+from app.core.setting_types import key_services
 from app.ports.bridges import BridgeProvider, BridgeRoute
 from app.ports.chain import Chain
 from app.ports.facilitator import Facilitator
@@ -55,6 +57,7 @@ from app.ports.probes import Probe
 from app.ports.services import PriceFeed
 from app.ports.shopper import Shopper
 from app.ports.swaps import SwapExchange
+from app.ports.vault import KeyService
 from app.state import Ports
 from shopper.process import browser_discovery
 
@@ -92,7 +95,7 @@ def build(settings: Settings) -> Ports:
             }
         ),
         bridges=MappingProxyType(bridges_between(settings, chains)),
-        vault=LocalVault(settings.encryption_key_list()),
+        vault=LocalVault(settings.encryption_key_list(), *_key_services(settings)),
         prices=_prices(settings, evm, jupiter),
         queue=RqQueue(settings.redis_address),
         counters=RedisCounterStore(settings.redis_address),
@@ -106,6 +109,15 @@ def build(settings: Settings) -> Ports:
         mailer=SmtpMailer(smtp_url, sender=settings.mail_from) if smtp_url else None,
         probes=partial(_probes, settings),
     )
+
+
+def _key_services(settings: Settings) -> tuple[dict[str, KeyService], str]:
+    found, sealing = key_services(settings.wallet_encryption_keys)
+    token, pin = settings.vault_token.get_secret_value(), settings.pkcs11_pin.get_secret_value()
+    kinds: dict[str, Callable[..., KeyService]] = {
+        "arn": AwsKms, "name": GoogleKms, "host": partial(VaultTransit, token), "label": partial(Pkcs11Key, pin)
+    }  # fmt: skip
+    return {key_id: kinds[next(iter(fields))](**fields) for key_id, fields in found.items()}, sealing
 
 
 def _probes(settings: Settings) -> list[Probe]:

@@ -1,5 +1,8 @@
 """Custody in this process: secrets sealed with AES-256-GCM under keys from the settings.
 
+Wallets' keys may be sealed under data keys instead, one of each wallet, which a KMS or an HSM encrypts. Other secrets
+and MACs are used several times a request, and are not.
+
 No repr, log, exception or pickle of anything here contains a secret. A wallet's keys are derived from one BIP-39
 entropy as MetaMask and Phantom do: BIP-32 over secp256k1 for EVM chains, SLIP-0010 over Ed25519 for Solana.
 """
@@ -9,10 +12,12 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from typing import NoReturn, SupportsIndex
 from unicodedata import normalize
 
+import structlog
 from coincurve import PrivateKey
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -25,8 +30,12 @@ from eth_utils.crypto import keccak
 from mnemonic import Mnemonic
 from solders.pubkey import Pubkey
 
-from app.ports.errors import Rejected
-from app.ports.vault import NewWallet, SecretLocation
+from app.capacity.single_flight_cache import SingleFlightCache
+from app.observability import counters
+from app.ports.errors import Rejected, Unreachable
+from app.ports.vault import KeyService, NewWallet, SecretLocation
+
+_log = structlog.get_logger(__name__)
 
 ENTROPY_BYTES = 16
 _SEED_BYTES, _SEED_ROUNDS = 64, 2048
@@ -109,6 +118,10 @@ _DIGEST_BYTES = 32
 _MAC_INFO = b"purser/authenticated-rows/v1"
 _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
 _SEALED = re.compile(r"([A-Za-z0-9_-]{1,32})\.([A-Za-z0-9_-]+)", re.ASCII)
+_WALLET_TABLES = frozenset({"wallet_keys", "retired_keys"})
+_DATA_KEY_SECONDS = 300
+# What is not for this wallet or key, by name, so that no client is imported. Anything else is an outage.
+_REFUSALS = {"EncryptedDataInvalid", "IncorrectKeyException", "InvalidCiphertextException"}
 
 
 class _NonCopyable:
@@ -152,12 +165,18 @@ class LocalSigner(_NonCopyable):
 
 
 class LocalVault(_NonCopyable):
-    """Seals with the first of the operator's keys and opens with all of them."""
+    """Seals with the first of the operator's keys and opens with all of them.
 
-    __slots__ = ("_keys", "_mac_keys", "current_key_id")
+    Wallets' keys are sealed by the key service `sealing`, if it is one, and opened by all of them.
+    """
 
-    def __init__(self, keys: Sequence[tuple[str, bytes]]) -> None:
+    __slots__ = ("_data_keys", "_keys", "_mac_keys", "_sealing", "_services", "current_key_id")
+
+    def __init__(
+        self, keys: Sequence[tuple[str, bytes]], services: Mapping[str, KeyService] | None = None, sealing: str = ""
+    ) -> None:
         """Store `(id, 32 bytes)` pairs, the one for new data first. Raises: ValueError that shows no key."""
+        self._services, self._sealing, self._data_keys = services or {}, sealing, SingleFlightCache()
         ids = [key_id for key_id, _ in keys]
         well_formed = all(_KEY_ID.fullmatch(key_id) and len(key) == _KEY_BYTES for key_id, key in keys)
         if not ids or not well_formed or len(set(ids)) != len(ids):
@@ -171,12 +190,65 @@ class LocalVault(_NonCopyable):
     def __repr__(self) -> str:
         return f"LocalVault(key_ids={list(self._keys)!r})"
 
+    def sealing_key_id(self, table: str) -> str:
+        return self._sealing if self._sealing and table in _WALLET_TABLES else self.current_key_id
+
     def seal(self, secret: bytes, location: SecretLocation) -> str:
+        key_id = self.sealing_key_id(location.table)
+        return self._seal_by(key_id, secret, location) if key_id in self._services else self._seal(secret, location)
+
+    def _seal_by(self, key_id: str, secret: bytes, location: SecretLocation) -> str:
+        data_key = secrets.token_bytes(_KEY_BYTES)
+        _, body = LocalVault([(key_id, data_key)])._seal(secret, _of_wallet(location)).split(".")  # noqa: SLF001
+        sealed = f"{key_id}.{_encode(self._use(key_id, 'encrypt', data_key, location))}.{body}"
+        try:
+            self.open(sealed, location)  # what could not be opened again would be lost
+        except Rejected:
+            raise Unreachable("key_service_inconsistent") from None
+        return sealed
+
+    def _seal(self, secret: bytes, location: SecretLocation) -> str:
         nonce = secrets.token_bytes(_NONCE_BYTES)
         ciphertext = self._keys[self.current_key_id].encrypt(nonce, secret, _associated_data(location))
         return f"{self.current_key_id}.{_encode(nonce + ciphertext)}"
 
     def open(self, sealed: str, location: SecretLocation) -> bytes:
+        key_id, _, text = sealed.partition(".")
+        if key_id not in self._services:
+            return self._open(sealed, location)
+        wrapped, _, body = text.partition(".")
+        inner, place = f"{key_id}.{body}", _of_wallet(location)
+
+        def unwrap() -> LocalVault:
+            encrypted = _decode(wrapped)
+            data_key = self._use(key_id, "decrypt", encrypted, location) if encrypted else b""
+            if len(data_key) != _KEY_BYTES:
+                raise _unreadable()
+            opener = LocalVault([(key_id, data_key)])
+            opener.open(inner, place)  # so that another key is not remembered
+            return opener
+
+        opener: LocalVault = self._data_keys.get((sealed, place), unwrap, ttl_seconds=_DATA_KEY_SECONDS)
+        return opener.open(inner, place)
+
+    def move(self, sealed: str, location: SecretLocation, to: SecretLocation) -> str:
+        is_local = sealed.partition(".")[0] not in self._services
+        return self._seal(self._open(sealed, location), to) if is_local else sealed
+
+    def _use(self, key_id: str, operation: str, text: bytes, location: SecretLocation) -> bytes:
+        """Use a key service, and record that. Raises: Rejected, Unreachable."""
+        began, outcome = time.monotonic(), "ok"
+        try:
+            return self._services[key_id].use(operation, text, location.row_id)
+        except Exception as error:
+            outcome = type(error).__name__  # its text may quote a token
+            is_refusal = operation == "decrypt" and (isinstance(error, Rejected) or outcome in _REFUSALS)
+            raise (_unreadable() if is_refusal else Unreachable("key_service_unreachable")) from None
+        finally:
+            counters.KEY_SECONDS.labels(key_id, operation, outcome).observe(time.monotonic() - began)
+            _log.info("wallet_key_used", key=key_id, use=operation, wallet_id=location.row_id, outcome=outcome)
+
+    def _open(self, sealed: str, location: SecretLocation) -> bytes:
         parts = _SEALED.fullmatch(sealed)
         key = self._keys.get(parts[1]) if parts else None
         if parts is None or key is None:
@@ -236,6 +308,11 @@ def _signer(pair: bytes) -> LocalSigner:
 
 def _unreadable() -> Rejected:
     return Rejected("sealed_unreadable")
+
+
+def _of_wallet(location: SecretLocation) -> SecretLocation:
+    """Return one location for a key in use and a retired one, so that a wallet is deleted without opening its key."""
+    return SecretLocation("wallet_keys", "sealed", location.row_id)
 
 
 def _associated_data(location: SecretLocation) -> bytes:

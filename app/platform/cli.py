@@ -23,7 +23,7 @@ from app.identity.principal import MasterKeyRole
 from app.observability import telemetry
 from app.platform import keys
 from app.platform import reconciliation as restoration
-from app.ports.errors import PortError
+from app.ports.errors import PortError, Rejected
 from app.web.fields import Email, Name
 
 _DERIVATION_PATHS = (("EVM (Ethereum, Base)", "m/44'/60'/0'/0/0"), ("Solana", "m/44'/501'/0'/0'"))
@@ -121,8 +121,9 @@ def export_retired_key(wallet_id: str) -> None:
     """Print the recovery phrase of a deleted wallet, which controls all its funds; recorded in the audit log."""
     try:
         wallet, phrase = keys.export_retired_key(actors.shell_actor(), wallet_id)
-    except PortError:
-        raise click.ClickException("The key cannot be opened: ENCRYPTION_KEYS lacks the key that sealed it.") from None
+    except PortError as error:
+        cause = "ENCRYPTION_KEYS lacks the key that sealed it" if isinstance(error, Rejected) else error.reason
+        raise click.ClickException(f"The key cannot be opened: {cause}.") from None
     click.echo(f"Recovery phrase (BIP-39): {phrase}")
     for (chains, path), address in zip(_DERIVATION_PATHS, (wallet.evm_address, wallet.solana_address), strict=True):
         click.echo(f"{chains}: {address} at {path}")

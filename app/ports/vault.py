@@ -41,18 +41,34 @@ class Signer(Protocol):
         """Return the 64-byte Ed25519 signature over a Solana message."""
 
 
+class KeyService(Protocol):
+    """A key that never leaves a KMS or an HSM."""
+
+    def use(self, operation: str, text: bytes, wallet_id: str) -> bytes:
+        """Let it `encrypt` or `decrypt` the data key of a wallet, whose id is bound to it. Raises: any exception."""
+
+
 class Vault(Protocol):
-    """Seals secrets under the operator's encryption keys; `sealed` texts start with the id of their key."""
+    """Seals secrets under the operator's encryption keys; `sealed` texts start with the id of their key.
+
+    If a key service is configured, to seal or open a wallet's key is a network call. Raises: also Unreachable.
+    """
 
     @property
     def current_key_id(self) -> str:
-        """The key that seals new data; a sealed text that starts with another id awaits rotation."""
+        """The key of new MACs, and of new data except wallets' keys."""
+
+    def sealing_key_id(self, table: str) -> str:
+        """Return the key that seals new data of a table; a sealed text that starts with another id awaits rotation."""
 
     def seal(self, secret: bytes, location: SecretLocation) -> str:
         """Return `<key id>.<base64url>`: AES-256-GCM with the location as associated data."""
 
     def open(self, sealed: str, location: SecretLocation) -> bytes:
         """Return the secret. Raises: Rejected when key, location or ciphertext do not match."""
+
+    def move(self, sealed: str, location: SecretLocation, to: SecretLocation) -> str:
+        """Seal a secret for another table's row with the same id, without the network. Raises: Rejected."""
 
     def authenticate(self, message: bytes) -> str:
         """Return `<key id>.<base64url>`: the HMAC-SHA-256 of a message under a key derived from the current one."""

@@ -6,7 +6,7 @@ Findings name settings, positions in them and hosts, never whole values, which m
 import functools
 import itertools
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -30,7 +30,7 @@ from app.gateway.providers.table import ProviderTable
 from app.observability import counters
 from app.payments import settlement_capacity, treasury
 from app.ports.chain import Chain
-from app.ports.errors import PortError
+from app.ports.errors import PortError, Unreachable
 from app.ports.services import PriceFeed
 from app.ports.shopper import Shopper
 from app.ports.vault import Vault
@@ -164,22 +164,29 @@ def _check_database(network: Network, vault: Vault) -> Iterator[Finding]:
                     "a pooler mixes up the prepared statements of its clients, so that many requests fail",
                     "use PgBouncer 1.22 or later with max_prepared_statements, or set DATABASE_PREPARED_STATEMENTS=0",
                 )
-        yield from _about("keys", _check_custody(session, network, vault))
+        stored, sample = custody.stored_network(session), custody.sealed_sample(session, _KEY_SAMPLE_SIZE)
         yield from _about("rows", _check_integrity(session))
         yield from _about("audit", _check_witness(session))
         yield from _about("workers", _check_workers(session))
         yield from _about("movements", _check_movements(session))
+    # After the unit: a key service is another system.
+    yield from _about("keys", _check_custody(stored, network, vault, sample))
 
 
-def _check_custody(session: Session, network: Network, vault: Vault) -> Iterator[Finding]:
-    if (stored := custody.stored_network(session)) not in (None, network.value):
-        fix = "correct NETWORK or DATABASE_URL: until then nothing is signed"
-        yield _fail(f"this database holds keys of {stored}", fix)
-    elif unopened := custody.count_undecryptable(session, vault, _KEY_SAMPLE_SIZE):
-        fix = "add the missing key to ENCRYPTION_KEYS; without it their money is inaccessible"
-        yield _fail(f"{unopened} of the oldest and newest wallets' keys cannot be decrypted", fix)
-    else:
-        yield _ok("the oldest and newest wallets' keys can be decrypted")
+def _check_custody(stored: str | None, network: Network, vault: Vault, sample: Mapping[str, str]) -> Iterator[Finding]:
+    try:
+        if stored not in (None, network.value):
+            fix = "correct NETWORK or DATABASE_URL: until then nothing is signed"
+            yield _fail(f"this database holds keys of {stored}", fix)
+        elif unopened := custody.count_undecryptable(vault, sample):
+            fix = "add the missing key to (WALLET_)ENCRYPTION_KEYS; without it their money is inaccessible"
+            yield _fail(f"{unopened} of the oldest and newest wallets' keys cannot be decrypted", fix)
+        else:
+            key_id, _, _ = vault.seal(b"", custody.key_location("doctor")).partition(".")
+            yield _ok(f"the oldest and newest wallets' keys can be decrypted; new ones are sealed with key {key_id}")
+    except Unreachable as error:
+        fix = "check WALLET_ENCRYPTION_KEYS and the credentials; the log line of the key has the cause"
+        yield _fail(f"the service of a key does not work ({error.reason}), so wallets cannot pay", fix)
 
 
 def _check_integrity(session: Session) -> Iterator[Finding]:

@@ -3,8 +3,9 @@
 The key of a deleted wallet is purged only after every chain was read and holds nothing at its addresses.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 import structlog
 from sqlalchemy import bindparam, select
@@ -18,14 +19,16 @@ from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedRead
 from app.db.tables import count, delete_rows, insert_into, table_of, update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.errors import InternalError, NotFound
-from app.ports.errors import Rejected
+from app.errors import InternalError, KeyServiceUnavailable, NotFound
+from app.ports.errors import Rejected, Unreachable
 from app.ports.vault import NewWallet, SecretLocation, Signer, Vault
 from app.state import app_state
 from app.wallets.core.models import KeyStore, RetiredKey, Wallet, WalletKey
 
 _log = structlog.get_logger(__name__)
+OpenedT = TypeVar("OpenedT")
 _SINGLETON_ID = 1
+_RETRY_SECONDS = 10
 _KEYS = table_of(WalletKey)
 _SEAL = seal_of(Wallet)
 _SEALED = PreparedRead(
@@ -36,26 +39,33 @@ _SEALED = PreparedRead(
 )
 
 
+def _use_vault(act: Callable[[Vault], OpenedT]) -> OpenedT:
+    vault = assert_network()
+    try:
+        return act(vault)
+    except Unreachable:
+        raise KeyServiceUnavailable(retry_after_seconds=_RETRY_SECONDS) from None
+
+
 def new_key() -> NewWallet:
-    """Generate a key. Takes milliseconds: call it before the unit that stores it. Raises: InternalError."""
-    return assert_network().create_wallet(key_location(new_id()))
+    """Generate a key before the unit that stores it: that takes time. Raises: InternalError, KeyServiceUnavailable."""
+    return _use_vault(lambda vault: vault.create_wallet(key_location(new_id())))
 
 
 def import_key(family: Family, key: bytes) -> NewWallet:
-    """Import a key of the operator for a new wallet. Raises: ValueError, InternalError like `new_key`."""
+    """Import a key of the operator for a new wallet. Raises: ValueError, and what `new_key` does."""
     evm, solana = (key, None) if family is Family.EVM else (None, key)
-    return assert_network().import_wallet(key_location(new_id()), evm=evm, solana=solana)
+    return _use_vault(lambda vault: vault.import_wallet(key_location(new_id()), evm=evm, solana=solana))
 
 
 def signer_of(wallet_id: str) -> Signer:
-    """Open a wallet's key. Raises: NotFound; RowChanged; InternalError if the keys are another network's."""
-    vault = assert_network()
+    """Open a wallet's key. Raises: NotFound; RowChanged; KeyServiceUnavailable; InternalError."""
     with read_only_unit() as session:
         row = _SEALED.one_or_none(session, {"of_wallet": wallet_id})
         if row is None:
             raise NotFound
         _SEAL.verify(session, row)
-    return vault.signer(row.sealed, key_location(wallet_id))
+    return _use_vault(lambda vault: vault.signer(row.sealed, key_location(wallet_id)))
 
 
 def assert_network() -> Vault:
@@ -82,20 +92,20 @@ def stored_network(session: Session) -> str | None:
     return session.scalar(select(KeyStore.network).where(KeyStore.id == _SINGLETON_ID))
 
 
-def count_undecryptable(session: Session, vault: Vault, sample: int) -> int:
+def sealed_sample(session: Session, size: int) -> dict[str, str]:
+    """Return the sealed keys of the oldest and newest wallets, by wallet."""
+    keys = select(WalletKey.wallet_id, WalletKey.sealed).join(Wallet, Wallet.id == WalletKey.wallet_id).limit(size)
+    orders = Wallet.created_at.asc(), Wallet.created_at.desc()
+    return {wallet_id: sealed for order in orders for wallet_id, sealed in session.execute(keys.order_by(order))}
+
+
+def count_undecryptable(vault: Vault, sample: Mapping[str, str]) -> int:
     failed = 0
-    for order in (Wallet.created_at.asc(), Wallet.created_at.desc()):
-        rows = session.execute(
-            select(WalletKey.wallet_id, WalletKey.sealed)
-            .join(Wallet, Wallet.id == WalletKey.wallet_id)
-            .order_by(order)
-            .limit(sample)
-        )
-        for wallet_id, sealed in rows:
-            try:
-                vault.open(sealed, key_location(wallet_id))
-            except Rejected:
-                failed += 1
+    for wallet_id, sealed in sample.items():
+        try:
+            vault.open(sealed, key_location(wallet_id))
+        except Rejected:
+            failed += 1
     return failed
 
 
@@ -104,8 +114,7 @@ def retire(session: Session, wallet: Wallet) -> None:
     if sealed is None:
         return
     state, now = app_state(), clock.now()
-    vault = state.ports.vault
-    resealed = vault.seal(vault.open(sealed, key_location(wallet.id)), _retired_key_location(wallet.id))
+    resealed = state.ports.vault.move(sealed, key_location(wallet.id), _retired_key_location(wallet.id))
     retention_period = timedelta(seconds=state.settings.retired_key_ttl_seconds)
     session.add(
         RetiredKey(
@@ -146,9 +155,10 @@ def due_for_purge(session: Session, now: datetime, *, limit: int) -> Sequence[Re
     return session.scalars(due.order_by(RetiredKey.purge_after).limit(limit)).all()
 
 
-def export_retired(session: Session, wallet_id: str) -> tuple[RetiredKey, str]:
-    """Return a retired key and its recovery phrase; show that only to the operator. Raises: NotFound."""
-    retired = session.get(RetiredKey, wallet_id)
+def export_retired(wallet_id: str) -> tuple[RetiredKey, str]:
+    """Return a retired key and its recovery phrase; show that only to the operator. Raises: NotFound, PortError."""
+    with read_only_unit() as session:
+        retired = session.get(RetiredKey, wallet_id)
     if retired is None:
         raise NotFound("No retired key of this wallet exists: the wallet was never deleted, or its key was purged.")
     return retired, app_state().ports.vault.recovery_phrase(retired.sealed, _retired_key_location(wallet_id))
