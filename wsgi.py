@@ -4,12 +4,22 @@ import gc
 
 from app.core.host import harden
 
-# Before the application is imported, which takes seconds.
+# Before anything else is imported, which takes seconds.
 harden()
-# Loading leaves hardly any garbage, and looking for it takes a third of the processor time.
-gc.disable()
 
-from app.factory import create_app  # noqa: E402
+from flask import Flask  # noqa: E402
 
-app = create_app()
-gc.enable()
+import commands  # noqa: E402
+
+
+def _load() -> Flask:
+    # Loading leaves hardly any garbage, and looking for it takes a third of the processor time.
+    gc.disable()
+    from app.factory import create_app  # noqa: PLC0415 - not needed to list the commands
+
+    application = create_app()
+    gc.enable()
+    return application
+
+
+app = commands.listing(_load) if commands.are_looked_up() else _load()

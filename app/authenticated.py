@@ -236,11 +236,10 @@ def is_permitted(session: Session) -> bool:
 def find_changed(session: Session) -> list[str]:
     """Return one sentence for each row that this service did not write, for the audit and `flask doctor`."""
     return [
-        f"row {row_id} of {table} was not written by this service: one of its authenticated columns was changed, or"
-        " the row was added"
-        for table, row_id in (
-            (seal.table.name, seal.id_of(row)) for seal in seals() for row in seal.unauthentic_rows(session)
-        )
+        f"row {seal.id_of(row)} of {seal.table.name} was not written by this service: one of its authenticated columns"
+        " was changed, or the row was added"
+        for seal in seals()
+        for row in seal.unauthentic_rows(session)
     ]
 
 
@@ -259,16 +258,13 @@ def restamp_all(*, accepts_changed: bool, batch: int = _PAGE) -> int:
                     break
                 last = page[-1]
                 for row in page:
-                    is_authentic = seal.is_authentic(row, remembers=False)
-                    if is_authentic and row.mac.startswith(current):
+                    if seal.is_authentic(row, remembers=False) and row.mac.startswith(current):
                         continue
-                    [locked] = _lock(session, seal, seal.is_row(row)) or [None]
-                    if locked is None:
-                        continue
-                    if not accepts_changed:
-                        seal.verify(session, locked)
-                    seal.restamp(session, [locked])
-                    done += 1
+                    for locked in _lock(session, seal, seal.is_row(row)):
+                        if not accepts_changed:
+                            seal.verify(session, locked)
+                        seal.restamp(session, [locked])
+                        done += 1
     return done
 
 

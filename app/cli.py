@@ -26,16 +26,13 @@ purchases = AppGroup("purchases", help="Purchases in web shops.")
 
 
 def register(app: Flask) -> None:
-    for group in (keys, documents, purchases):
-        app.cli.add_command(group)
-    app.cli.add_command(bootstrap)
-    app.cli.add_command(doctor)
-    app.cli.add_command(MigrationCommands(app))
-    gateway.register(app)
-    payments.register(app)
-    platform.register(app)
-    for commands in (kind.commands for kind in KINDS.values() if kind.commands):
-        app.cli.add_command(commands)
+    """Add the commands, which the root's `commands.py` lists, to an application."""
+    groups = (
+        keys, documents, purchases, gateway.group, payments.group, platform.master_keys, platform.owner_keys,
+        platform.retired_keys, platform.audit, *(kind.commands for kind in KINDS.values() if kind.commands),
+    )  # fmt: skip
+    for command in (*groups, bootstrap, doctor, platform.restored, MigrationCommands(app)):
+        app.cli.add_command(command)
 
 
 @keys.command("rotate")

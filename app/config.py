@@ -83,6 +83,14 @@ class UpstreamAccess(BaseSettings):
     lifi_base_url: str = ""
 
 
+_SANDBOX_DEFAULTS = {"allow_private_upstreams": "1", "console_hosts": "127.0.0.1,localhost"}
+_PUBLIC_DEFAULTS = {
+    "grant_budget_usd_per_day": "1000", "registration_rate_limit": "5 per minute;60 per hour",
+    "rate_limit_per_key": "600 per minute", "quote_rate_limit": "10 per minute",
+    "keyless_rate_limit": "300 per minute", "device_miss_limit": "5 per hour", "x402_miss_limit": "30 per minute",
+}  # fmt: skip
+
+
 class Settings(BaseSettings):
     """All settings. Field names, also those of `upstreams`, are the environment variables' names in lower case."""
 
@@ -103,6 +111,8 @@ class Settings(BaseSettings):
     wallet_encryption_keys: str = ""
     vault_token: SecretStr = SecretStr("")
     pkcs11_pin: SecretStr = SecretStr("")
+    receipt_signing_keys: SecretStr = SecretStr("")
+    web_bot_auth_keys: SecretStr = SecretStr("")
     bootstrap_master_key: SecretStr = SecretStr("")
     audit_witness_file: str = "var/audit-heads.log"
 
@@ -149,6 +159,7 @@ class Settings(BaseSettings):
     topup_unfinal_usd_per_agent: Decimal = Field(Decimal(100), ge=0)
     funding_request_ttl_seconds: int = Field(604_800, ge=1)
     retired_key_ttl_seconds: int = Field(7_776_000, ge=0)
+    owner_recovery_wait_seconds: int = Field(259_200, ge=3600)
     # Limits and their audit read at most two months.
     retention_days: int = Field(400, ge=62, le=36_500)
     price_overrides: str = ""
@@ -179,6 +190,8 @@ class Settings(BaseSettings):
     x402_max_age_seconds: int = Field(3600, ge=60, le=86_400)
     x402_miss_limit: RateLimit | None = None
     x402_failed_gas_usd_per_day: Decimal = Field(Decimal(5), ge=0)
+    x402_upto_usd_per_payer: Decimal = Field(Decimal(1), ge=0)
+    x402_upto_usd: Decimal = Field(Decimal(20), ge=0)
     allow_private_upstreams: bool = False
 
     browser_executable: str = ""
@@ -234,20 +247,9 @@ class Settings(BaseSettings):
         values = {
             name: None if value == "" else value for name, value in values.items() if value != "" or name in _LIMITS
         }
-        for name, size in host.defaults(values.get("host_memory")).items():
-            values.setdefault(name, size)
-        if values.get("network", Network.SANDBOX) != Network.SANDBOX:
-            values.setdefault("grant_budget_usd_per_day", "1000")
-            values.setdefault("registration_rate_limit", "5 per minute;60 per hour")
-            values.setdefault("rate_limit_per_key", "600 per minute")
-            values.setdefault("quote_rate_limit", "10 per minute")
-            values.setdefault("keyless_rate_limit", "300 per minute")
-            values.setdefault("device_miss_limit", "5 per hour")
-            values.setdefault("x402_miss_limit", "30 per minute")
-        else:
-            values.setdefault("allow_private_upstreams", "1")
-            values.setdefault("console_hosts", "127.0.0.1,localhost")
-        return values
+        in_sandbox = values.get("network", Network.SANDBOX) == Network.SANDBOX
+        of_network = _SANDBOX_DEFAULTS if in_sandbox else _PUBLIC_DEFAULTS
+        return {**host.defaults(values.get("host_memory")), **of_network, **values}
 
     @model_validator(mode="after")
     def _require_production_settings(self) -> Settings:
@@ -265,9 +267,13 @@ class Settings(BaseSettings):
         ca_file = self.redis_ca_file
         if ca_file and not (self.redis_address.startswith("rediss:") and (ca_file == "off" or Path(ca_file).is_file())):
             raise ValueError("REDIS_CA_FILE must be a readable file, or off, and REDIS_URL a rediss:// address")
-        keys(self.code_peppers.get_secret_value(), "CODE_PEPPERS")
         if dict(self.encryption_key_list()).keys() & setting_types.key_services(self.wallet_encryption_keys)[0].keys():
             raise ValueError("WALLET_ENCRYPTION_KEYS and ENCRYPTION_KEYS have the same key id")
+        self.code_pepper_list()
+        keys(self.web_bot_auth_keys.get_secret_value(), "WEB_BOT_AUTH_KEYS")
+        signing_keys = keys(self.receipt_signing_keys.get_secret_value(), "RECEIPT_SIGNING_KEYS")
+        if not all(0 < int.from_bytes(key) < 2**256 - 2**224 for _, key in signing_keys):
+            raise ValueError("RECEIPT_SIGNING_KEYS has a key that cannot be used: make a new one")
         self.parsed_price_overrides()
         self.payment_recipient(Family.EVM)
         self.payment_recipient(Family.SOLANA)
@@ -336,11 +342,9 @@ class Settings(BaseSettings):
         return (self.secret_key.get_secret_value(), *split(self.secret_key_fallbacks.get_secret_value()))
 
     def encryption_key_list(self) -> tuple[tuple[str, bytes], ...]:
-        """Return `(id, 32 bytes)` pairs, the one for new data first."""
         return keys(self.encryption_keys.get_secret_value(), "ENCRYPTION_KEYS")
 
     def code_pepper_list(self) -> tuple[tuple[str, bytes], ...]:
-        """Return `(id, 32 bytes)` pairs, the one for new claim codes first."""
         return keys(self.code_peppers.get_secret_value(), "CODE_PEPPERS")
 
     def rpc_urls(self, chain: ChainName) -> tuple[str, ...]:
@@ -350,8 +354,11 @@ class Settings(BaseSettings):
             ChainName.SOLANA: self.solana_rpc_url,
         }[chain]
 
-    def confirmations(self, chain: ChainName) -> int:
-        """Return the confirmations that an own transaction needs before it is settled."""
+    def confirmations(self, chain: ChainName, *, of_deposits: bool = False) -> int:
+        """Return the confirmations that an own transaction, or a deposit or payment, needs before it is settled."""
+        if of_deposits:
+            of_ethereum, of_base = self.ethereum_deposit_confirmations, self.base_deposit_confirmations
+            return {ChainName.ETHEREUM: of_ethereum, ChainName.BASE: of_base}[chain]
         needed = {ChainName.ETHEREUM: self.ethereum_confirmations, ChainName.BASE: self.base_confirmations}
         return needed.get(chain, 1)
 

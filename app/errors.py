@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 
 # The HTTP status of each error code of the API.
 STATUS: dict[str, int] = {"INTERNAL_ERROR": 500}
+# The codes of refusals of payments and by limits: their responses have a receipt.
+PROVABLE: set[str] = set()
 
 
 class ServiceError(Exception):
@@ -19,10 +21,11 @@ class ServiceError(Exception):
     code: ClassVar[str] = "INTERNAL_ERROR"
     default_message: ClassVar[str] = "An unexpected error occurred in the service."
 
-    def __init_subclass__(cls, *, code: str | None = None, status: int = 500) -> None:
+    def __init_subclass__(cls, *, code: str | None = None, status: int = 500, provable: bool = False) -> None:
         if code is not None:
             cls.code = code
             STATUS[code] = status
+            PROVABLE.update([code] if provable else [])
 
     def __init__(
         self,
@@ -128,7 +131,7 @@ class InsufficientCredits(ServiceError, code="INSUFFICIENT_CREDITS", status=402)
     default_message = "The account does not have enough credits."
 
 
-class BudgetExceeded(InsufficientCredits, code="BUDGET_EXCEEDED", status=402):
+class BudgetExceeded(InsufficientCredits, code="BUDGET_EXCEEDED", status=402, provable=True):
     """A budget, of this key or shared, does not cover the call; `details` has what is left, and when it begins anew."""
 
     default_message = "The budget of this key does not cover the call."
@@ -144,11 +147,11 @@ class PaymentRequired(ServiceError, code="PAYMENT_REQUIRED", status=402):
     default_message = "Payment required"
 
 
-class PaymentInvalid(ServiceError, code="PAYMENT_INVALID", status=402):
+class PaymentInvalid(ServiceError, code="PAYMENT_INVALID", status=402, provable=True):
     """The payment presented is not valid for this call; nothing was consumed. Contains the payment terms."""
 
 
-class PaymentAlreadyUsed(ServiceError, code="PAYMENT_ALREADY_USED", status=402):
+class PaymentAlreadyUsed(ServiceError, code="PAYMENT_ALREADY_USED", status=402, provable=True):
     """The payment was already consumed, by this call or another one. Contains the terms for a new one."""
 
     default_message = "This payment was already used; each payment pays for one call."
@@ -164,49 +167,49 @@ class PaymentPending(ServiceError, code="PAYMENT_PENDING", status=503):
     )
 
 
-class DailyLimitExceeded(ServiceError, code="DAILY_LIMIT_EXCEEDED", status=403):
+class DailyLimitExceeded(ServiceError, code="DAILY_LIMIT_EXCEEDED", status=403, provable=True):
     """The amount would exceed the wallet's limit per UTC day."""
 
 
-class WeeklyLimitExceeded(ServiceError, code="WEEKLY_LIMIT_EXCEEDED", status=403):
+class WeeklyLimitExceeded(ServiceError, code="WEEKLY_LIMIT_EXCEEDED", status=403, provable=True):
     """The amount would exceed the wallet's limit per UTC week."""
 
 
-class MonthlyLimitExceeded(ServiceError, code="MONTHLY_LIMIT_EXCEEDED", status=403):
+class MonthlyLimitExceeded(ServiceError, code="MONTHLY_LIMIT_EXCEEDED", status=403, provable=True):
     """The amount would exceed the wallet's limit per UTC month."""
 
 
-class PerTxLimitExceeded(ServiceError, code="PER_TX_LIMIT_EXCEEDED", status=403):
+class PerTxLimitExceeded(ServiceError, code="PER_TX_LIMIT_EXCEEDED", status=403, provable=True):
     """The amount alone exceeds the wallet's limit per transaction."""
 
 
-class SessionLimitExceeded(ServiceError, code="SESSION_LIMIT_EXCEEDED", status=403):
+class SessionLimitExceeded(ServiceError, code="SESSION_LIMIT_EXCEEDED", status=403, provable=True):
     """The amount would exceed the budget of the session; or it has expired, or is for other domains."""
 
 
-class BudgetLimitExceeded(ServiceError, code="BUDGET_LIMIT_EXCEEDED", status=403):
+class BudgetLimitExceeded(ServiceError, code="BUDGET_LIMIT_EXCEEDED", status=403, provable=True):
     """The amount would exceed a budget that the wallet shares, or too many payments left it in the last minutes."""
 
 
-class AddressNotAllowed(ServiceError, code="ADDRESS_NOT_ALLOWED", status=403):
+class AddressNotAllowed(ServiceError, code="ADDRESS_NOT_ALLOWED", status=403, provable=True):
     """The wallet has an allowlist of recipients, and this one is not on it."""
 
 
-class DomainNotAllowed(ServiceError, code="DOMAIN_NOT_ALLOWED", status=403):
+class DomainNotAllowed(ServiceError, code="DOMAIN_NOT_ALLOWED", status=403, provable=True):
     """The wallet has an allowlist of domains, and this one is not on it."""
 
 
-class PayeeChanged(ServiceError, code="PAYEE_CHANGED", status=403):
+class PayeeChanged(ServiceError, code="PAYEE_CHANGED", status=403, provable=True):
     """A web service asks to pay another address than before; nothing was signed. `details` has both."""
 
 
-class WalletFrozen(ServiceError, code="WALLET_FROZEN", status=403):
+class WalletFrozen(ServiceError, code="WALLET_FROZEN", status=403, provable=True):
     """The agent is frozen by its owner or the platform: no new payment leaves; what is pending is completed."""
 
     default_message = "The owner or the operator has frozen this agent; it cannot make new payments."
 
 
-class ApprovalRequired(ServiceError, code="APPROVAL_REQUIRED", status=403):
+class ApprovalRequired(ServiceError, code="APPROVAL_REQUIRED", status=403, provable=True):
     """The owner has to approve this payment. A request to pay is answered with 202 and an approval instead."""
 
     default_message = "The owner of this wallet must approve this payment."

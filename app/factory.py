@@ -2,8 +2,8 @@
 
 import sqlite3
 import sys
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from psycopg import Connection
 from sqlalchemy import event
 from sqlalchemy.engine import make_url
 from werkzeug.middleware.proxy_fix import ProxyFix
+from werkzeug.routing import Rule
 from whitenoise import WhiteNoise
 
 from app import cli
@@ -42,7 +43,6 @@ from app.gateway.pricing import price_table
 from app.gateway.providers import configured
 from app.gateway.providers.operations import add_operations
 from app.gateway.providers.table import ProviderTable
-from app.identity.guards import SECURITY_SCHEMES
 from app.identity.service import KeyMemory
 from app.mcp import methods
 from app.mcp import routes as mcp
@@ -69,6 +69,7 @@ from app.payments.settlement_capacity import SettlementCapacityCache
 from app.payments.treasury import ServiceWallets
 from app.platform import routes as platform
 from app.platform.shared_budgets import routes as shared_budgets
+from app.receipts import routes as receipts
 from app.shopping import routes as shopping
 from app.shopping import service as purchases
 from app.state import Application, AppState, Ports
@@ -102,6 +103,18 @@ class _NoSessions(SessionInterface):
         """Open none, so that a view which uses one fails."""
 
 
+class _Rule(Rule):
+    """Compiles the function that builds its URLs when that is used, which is rare."""
+
+    def _compile_builder(self, append_unknown: bool = True) -> Callable[..., tuple[str, str]]:  # noqa: FBT001, FBT002
+        compiled = cache(partial(super()._compile_builder, append_unknown))
+
+        def build(rule: Rule, /, **values: str) -> tuple[str, str]:
+            return compiled()(rule, **values)
+
+        return build
+
+
 def create_app(settings: Settings | None = None, *, ports: Ports | None = None) -> Application:
     """Make the application. Opens no connection, so that a server may make it before it forks."""
     settings = settings or Settings.load()
@@ -115,6 +128,7 @@ def create_app(settings: Settings | None = None, *, ports: Ports | None = None) 
     app.session_interface = _NoSessions()
     # A doubled slash is another path, and a redirect would repeat any Host that the client sent.
     app.url_map.merge_slashes = False
+    app.url_rule_class = _Rule
     app.url_map.converters["rest"] = RestConverter
     _configure(app, settings)
     _bind_extensions(app, settings)
@@ -184,7 +198,7 @@ def _configure(app: Flask, settings: Settings) -> None:
         API_VERSION=VERSION,
         OPENAPI_VERSION="3.1.0",
         API_SPEC_OPTIONS=openapi.spec_options(
-            settings.public_url, SECURITY_SCHEMES, terms_url=settings.terms_url, support_url=settings.support_url
+            settings.public_url, terms_url=settings.terms_url, support_url=settings.support_url
         ),
     )
     app.json.sort_keys = False  # type: ignore[attr-defined]
@@ -276,6 +290,7 @@ def _register_blueprints(app: Flask) -> None:
         proxy.proxy,
         proxy.paid_services,
         discovery.blp,
+        receipts.blp,
         shopping.shopping,
         status.blp,
         status.platform_status,

@@ -6,9 +6,11 @@ Nothing here opens a connection, so that a web server may build it before it for
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
+from typing import TypeVar
 
 from pydantic import SecretStr
 
+from app import bot_auth
 from app.adapters import prices
 from app.adapters.bridges.cctp.attestations import AttestationClient
 from app.adapters.bridges.cctp.bridge import CctpBridge, CctpChain
@@ -52,7 +54,6 @@ from app.core.money import nanos_from_usd
 from app.core.setting_types import key_services
 from app.ports.bridges import BridgeProvider, BridgeRoute
 from app.ports.chain import Chain
-from app.ports.facilitator import Facilitator
 from app.ports.probes import Probe
 from app.ports.services import PriceFeed
 from app.ports.shopper import Shopper
@@ -61,6 +62,7 @@ from app.ports.vault import KeyService
 from app.state import Ports
 from shopper.process import browser_discovery
 
+PortT = TypeVar("PortT")
 _NO_KEY = SecretStr("")
 _RATE_LIMITS = {
     "jupiter": ("30 per minute", "60 per minute"),
@@ -84,16 +86,14 @@ def build(settings: Settings) -> Ports:
     return Ports(
         chains=MappingProxyType(chains),
         swap_exchanges=MappingProxyType(exchanges),
-        facilitators=MappingProxyType(_facilitators(settings, evm, solana)),
-        payment_signers=MappingProxyType(
-            {**{name: EvmPaymentSigner(chain) for name, chain in evm.items()}, solana.name: SolanaPaymentSigner(solana)}
+        facilitators=_by_chain(
+            evm,
+            solana,
+            lambda chain: EvmFacilitator(chain, confirmations=settings.confirmations(chain.name, of_deposits=True)),
+            SolanaFacilitator,
         ),
-        sponsors=MappingProxyType(
-            {
-                **{name: EvmTransferSponsor(chain) for name, chain in evm.items()},
-                solana.name: SolanaTransferSponsor(solana),
-            }
-        ),
+        payment_signers=_by_chain(evm, solana, EvmPaymentSigner, SolanaPaymentSigner),
+        sponsors=_by_chain(evm, solana, EvmTransferSponsor, SolanaTransferSponsor),
         bridges=MappingProxyType(bridges_between(settings, chains)),
         vault=LocalVault(settings.encryption_key_list(), *_key_services(settings)),
         prices=_prices(settings, evm, jupiter),
@@ -169,19 +169,14 @@ def bridges_between(
     ethereum, base = chains.get(ChainName.ETHEREUM), chains.get(ChainName.BASE)
     if isinstance(ethereum, EvmChain) and isinstance(base, EvmChain):
         bridges_by_route[ChainName.ETHEREUM, ChainName.BASE, ETH] = (PortalBridge(ethereum, base, PORTALS[network]),)
+        ids = base.deployment.chain_id, ethereum.deployment.chain_id
+        upstreams = settings.upstreams
+        relay_url, access = upstreams.relay_base_url or RELAY_URLS[network], partial(_access, settings)
         order_services: list[OrderService] = [
-            RelayOrderService(
-                settings.upstreams.relay_base_url or RELAY_URLS[network],
-                _access(settings, "relay", settings.upstreams.relay_api_key),
-            )
+            RelayOrderService(relay_url, *ids, access("relay", upstreams.relay_api_key))
         ]
-        if settings.upstreams.lifi_base_url or network in LIFI_URLS:
-            order_services.append(
-                LifiOrderService(
-                    settings.upstreams.lifi_base_url or LIFI_URLS[network],
-                    _access(settings, "lifi", settings.upstreams.lifi_api_key),
-                )
-            )
+        if lifi_url := upstreams.lifi_base_url or LIFI_URLS.get(network):
+            order_services.append(LifiOrderService(lifi_url, *ids, access("lifi", upstreams.lifi_api_key)))
         bridges_by_route[ChainName.BASE, ChainName.ETHEREUM, ETH] = tuple(
             OrderBridge(base, ethereum, service) for service in order_services
         )
@@ -196,6 +191,7 @@ def _shopper(settings: Settings) -> Shopper | None:
         browser,
         private=settings.allow_private_upstreams,
         sandbox_required=not (settings.is_sandbox or settings.browser_without_sandbox),
+        sign=bot_auth.request_headers,
     )
 
 
@@ -219,7 +215,7 @@ def _evm_chain(name: ChainName, settings: Settings, *, urls: Sequence[str] = ())
         EVM_DEPLOYMENTS[settings.network.value, name.value],
         rpc_urls=urls or _rpc_urls(name, settings),
         private_rpc_urls=settings.ethereum_private_rpc_url if name is ChainName.ETHEREUM else (),
-        deposit_confirmations=_payment_confirmations(settings)[name],
+        deposit_confirmations=settings.confirmations(name, of_deposits=True),
     )
 
 
@@ -232,21 +228,13 @@ def _solana_chain(settings: Settings, *, urls: Sequence[str] = ()) -> SolanaChai
     )
 
 
-def _facilitators(
-    settings: Settings, evm: Mapping[ChainName, EvmChain], solana: SolanaChain
-) -> dict[ChainName, Facilitator]:
-    confirmations = _payment_confirmations(settings)
-    facilitators: dict[ChainName, Facilitator] = {
-        name: EvmFacilitator(chain, confirmations=confirmations[name]) for name, chain in evm.items()
-    }
-    return {**facilitators, ChainName.SOLANA: SolanaFacilitator(solana)}
-
-
-def _payment_confirmations(settings: Settings) -> Mapping[ChainName, int]:
-    return {
-        ChainName.ETHEREUM: settings.ethereum_deposit_confirmations,
-        ChainName.BASE: settings.base_deposit_confirmations,
-    }
+def _by_chain(
+    evm: Mapping[ChainName, EvmChain],
+    solana: SolanaChain,
+    of_evm: Callable[[EvmChain], PortT],
+    of_solana: Callable[[SolanaChain], PortT],
+) -> Mapping[ChainName, PortT]:
+    return MappingProxyType({**{name: of_evm(chain) for name, chain in evm.items()}, solana.name: of_solana(solana)})
 
 
 def _prices(settings: Settings, evm: Mapping[ChainName, EvmChain], jupiter: ServiceAccess) -> PriceFeed:
@@ -257,14 +245,11 @@ def _prices(settings: Settings, evm: Mapping[ChainName, EvmChain], jupiter: Serv
         prices.ChainlinkPrices(chain.rpc, EVM_DEPLOYMENTS[settings.network.value, name.value])
         for name, chain in evm.items()
     ]
-    fallback: list[prices.PriceSource] = []
-    exchanges: list[prices.PriceSource] = []
-    if not settings.is_sandbox:
-        coingecko = _coingecko(settings)
-        if coingecko is not None:
-            fallback.append(coingecko)
-        exchanges.append(prices.JupiterPrices(settings.jupiter_url, jupiter))
-    return prices.MarketPriceFeed(onchain, fallback, exchanges=exchanges, overrides=overrides)
+    if settings.is_sandbox:
+        return prices.MarketPriceFeed(onchain, [], overrides=overrides)
+    coingecko, exchange = _coingecko(settings), prices.JupiterPrices(settings.jupiter_url, jupiter)
+    fallback = [] if coingecko is None else [coingecko]
+    return prices.MarketPriceFeed(onchain, fallback, exchanges=[exchange], overrides=overrides)
 
 
 def _coingecko(settings: Settings) -> prices.CoinGeckoPrices | None:

@@ -6,6 +6,7 @@ the same parameters always print the same tables. `--write` puts those of the de
 
 import argparse
 import dataclasses
+import functools
 import random
 import sys
 from bisect import bisect
@@ -169,6 +170,7 @@ NETWORKS = MappingProxyType(
 )
 
 
+@functools.cache
 def tables(plan: Plan) -> list[_Table]:
     """Return all tables."""
     return [_hosts(plan), _networks(plan), _costs(plan), _hot_rows(plan), _traffic(plan), _ends(plan)]

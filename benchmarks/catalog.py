@@ -13,8 +13,8 @@ from flask_migrate import upgrade
 from sqlalchemy import insert, select, text
 
 from app.catalog import statistics
-from app.catalog.browse import listing
 from app.catalog.models import Service, ServiceCaller, ServiceLatency, ServiceMinute, ServiceSearchText, ServiceTotal
+from app.catalog.services import search_index
 from app.catalog.services import service as services
 from app.config import Settings
 from app.core import clock
@@ -65,8 +65,8 @@ def _measured(name: str, service_id: str, rounds: int) -> Iterator[Threshold]:
     page = PageRequest(limit=50, offset=0)
     worst = 0.0
     for piece in ("", *_PIECES):
-        found = listing.search_services(page, text=piece, category="").total
-        spent = _median(lambda piece=piece: listing.search_services(page, text=piece, category=""), rounds)  # type: ignore[misc]
+        found = search_index.search(page, text=piece).total
+        spent = _median(lambda piece=piece: search_index.search(page, text=piece), rounds)  # type: ignore[misc]
         thresholds.print_note(f"{name:10} {piece or '(no text)':16} {found:7,} found {spent:8.1f} ms")
         worst = max(worst, spent)
     with read_only_unit() as session:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from launcher import processes, service
+from launcher import processes
 from launcher.errors import LauncherError
 from launcher.instance import read_record
 from launcher.settings import Plan, complete, read_dotenv, read_settings
@@ -24,8 +24,12 @@ def main(arguments: list[str]) -> int:
         plan = read_settings(ROOT, os.environ, read_dotenv(ROOT / ".env"))
         if options.command:
             return _run_command(plan, options.command)
-        if options.reset and not _confirm_and_reset(plan, confirmed=options.yes):
-            return 1
+        from launcher import service  # noqa: PLC0415 - not needed to run a command
+
+        if options.reset:
+            if not _confirms_reset(plan, confirmed=options.yes):
+                return 1
+            service.reset(plan)
         service.run(plan)
     except LauncherError as error:
         print(error, file=sys.stderr)
@@ -52,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _confirm_and_reset(plan: Plan, *, confirmed: bool) -> bool:
+def _confirms_reset(plan: Plan, *, confirmed: bool) -> bool:
     if plan.network != "sandbox":
         raise LauncherError(f"--reset is for the sandbox; NETWORK is {plan.network}.", status=2)
     if not confirmed:
@@ -60,7 +64,6 @@ def _confirm_and_reset(plan: Plan, *, confirmed: bool) -> bool:
         if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
             print("Nothing deleted.")
             return False
-    service.reset(plan)
     return True
 
 

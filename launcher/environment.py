@@ -18,7 +18,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 RUNTIME_LOCK = "requirements.txt"
 DEVELOPMENT_LOCK = "requirements-dev.txt"
-_OWN_FOLDERS = ("app", "launcher", "migrations", "sandbox", "server", "shopper", "solana_node", "workers")
+_OWN_CODE = (
+    "app", "commands.py", "gunicorn.conf.py", "launcher", "migrations", "sandbox", "server", "shopper", "solana_node",
+    "workers", "wsgi.py",
+)  # fmt: skip
 _LOADED_MODULES = (
     "app.factory", "app.wiring", "server.worker", "workers.__main__", "workers.schedule", "workers.purchases",
     "flask.cli", "gunicorn.app.wsgiapp", "spl.token.instructions", "web3.contract", "alembic.command",
@@ -123,9 +126,9 @@ def _compile(root: Path) -> None:
     """
     python = str(root / ".venv" / "bin" / "python")
     writing = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    folders = [name for name in _OWN_FOLDERS if (root / name).is_dir()]
+    own_code = [name for name in _OWN_CODE if (root / name).exists()]
     # Loading selects the modules of the packages: all of them would take a minute.
-    for command in (["-m", "compileall", "-q", *folders], ["-c", _LOAD, *_LOADED_MODULES]):
+    for command in (["-m", "compileall", "-q", *own_code], ["-c", _LOAD, *_LOADED_MODULES]):
         subprocess.run([python, *command], cwd=root, env=writing, capture_output=True, check=False)
 
 

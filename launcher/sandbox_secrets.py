@@ -23,6 +23,7 @@ GENERATORS: Mapping[str, Callable[[], str]] = {
     "SECRET_KEY": lambda: secrets.token_hex(32),
     "CODE_PEPPERS": _new_key_with_id,
     "ENCRYPTION_KEYS": _new_key_with_id,
+    "RECEIPT_SIGNING_KEYS": _new_key_with_id,
     "BOOTSTRAP_MASTER_KEY": lambda: "mk_" + secrets.token_urlsafe(32),
 }
 """The secrets that the service needs, each with its generator (256 random bits)."""

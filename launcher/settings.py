@@ -8,11 +8,9 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from dotenv.parser import parse_stream
 
-from app.config import REQUIRED, Network, Settings
 from launcher import network_ports
 from launcher.errors import LauncherError
 from launcher.sandbox_secrets import ensure_secrets
@@ -29,9 +27,10 @@ SERVICE_PORTS = {
 }
 SHARED_BRIDGE_PATHS = {"RELAY_BASE_URL": "", "LIFI_BASE_URL": "/v1"}
 """The sandbox serves all bridge services at one address."""
-_REQUIRED = tuple(name.upper() for name in REQUIRED)
-_DEFAULT_PORT: int = Settings.model_fields["port"].default
-_REDIS_PORT = urlsplit(Settings.model_fields["redis_url"].default.get_secret_value()).port or 0
+# Of app.config, which takes longer to import than a short command does; a test compares them.
+REQUIRED = ("SECRET_KEY", "CODE_PEPPERS", "ENCRYPTION_KEYS")
+DEFAULT_PORT = 8000
+REDIS_PORT = 16379
 _PORTS_EACH = 10
 _SERVICES = 1_000
 _LAST_PORT = 65_535
@@ -96,11 +95,11 @@ def read_settings(root: Path, environment: Mapping[str, str], dotenv: Mapping[st
     # An empty setting counts as absent, as in the service.
     merged = {**dotenv, **{name: value for name, value in environment.items() if value or name not in dotenv}}
     var = Path(merged.get("VAR_DIR") or root / "var").absolute()
-    network = merged.get("NETWORK") or Network.SANDBOX.value
-    text = merged.get("PORT") or str(_DEFAULT_PORT)
+    network = merged.get("NETWORK") or "sandbox"
+    text = merged.get("PORT") or str(DEFAULT_PORT)
     if not text.isascii() or not text.isdigit() or not 0 < int(text) <= _LAST_PORT:
         raise LauncherError(f"PORT must be a number from 1 to {_LAST_PORT}, not {text!r}.", status=2)
-    missing = [name for name in _REQUIRED if not merged.get(name)]
+    missing = [name for name in REQUIRED if not merged.get(name)]
     if network != "sandbox" and missing:
         raise LauncherError(
             f"NETWORK={network} needs {', '.join(missing)}: set them in the environment or in .env "
@@ -133,9 +132,9 @@ def complete(plan: Plan) -> None:
     settings["AUDIT_WITNESS_FILE"] = settings.get("AUDIT_WITNESS_FILE") or str(plan.var / "audit-heads.log")
     taken = {plan.port}
     # Services on other ports that start at the same moment look for ports of their own from different numbers on.
-    offset = (plan.port - _DEFAULT_PORT) % _SERVICES * _PORTS_EACH
+    offset = (plan.port - DEFAULT_PORT) % _SERVICES * _PORTS_EACH
     if not settings.get("REDIS_URL"):
-        plan.redis_port = network_ports.choose_port(_REDIS_PORT + offset, taken=taken)
+        plan.redis_port = network_ports.choose_port(REDIS_PORT + offset, taken=taken)
         taken.add(plan.redis_port)
         plan.redis_password = secrets.token_hex(32)
         address = f"{network_ports.LOOPBACK}:{plan.redis_port}"
@@ -160,7 +159,7 @@ def complete(plan: Plan) -> None:
 
 def _add_secrets(plan: Plan) -> None:
     path = plan.var / SECRETS_FILE
-    given = all(plan.environment.get(name) for name in _REQUIRED)
+    given = all(plan.environment.get(name) for name in REQUIRED)
     if (plan.var / DATABASE_FILE).exists() and not path.exists() and not given:
         raise LauncherError(
             f"{path} is gone, and without it the wallets in {DATABASE_FILE} cannot be opened: "

@@ -120,7 +120,7 @@ def _run(command: Mapping[str, Any], reader: BinaryIO, writer: BinaryIO) -> None
         with (
             egress.serve(rules) as proxy,
             _launch(command, writer, proxy=proxy) as launched,
-            browser.new_context(launched) as context,
+            browser.new_context(launched, command["signatures"]) as context,
         ):
             result = run.run(context, request, PipePurchaseHandler(reader, writer))
             # Sent before the browser closes: a browser that does not end must not cost the result.

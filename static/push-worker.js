@@ -8,6 +8,7 @@ const TITLES = {
   "credits.low": "Credits are low",
   "wallet.frozen": "A wallet was frozen",
   "controls.changed": "The agent loosened its limits",
+  "owner.changed": "Who may be the agent's owner has changed",
   "notices": "Several notices",
 };
 

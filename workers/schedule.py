@@ -26,7 +26,6 @@ from app.events import deliveries, fan_out
 from app.jobs import JobName
 from app.movements import KINDS
 from app.payments import jobs as payments
-from app.ports.errors import Rejected, Unreachable
 from app.state import app_state
 from app.wallets.core import custody
 from app.wallets.deposits import scan_states, scanner
@@ -110,14 +109,12 @@ def _run_inline(job: JobName, arguments: tuple[str, ...]) -> None:
 
 
 def _verify_chains() -> None:
-    """Log an error at the start for each endpoint that serves another chain than configured; the adapters refuse it."""
+    """Log at the start each endpoint that is not used, one of another chain as an error."""
     for name, chain in app_state().ports.chains.items():
-        try:
-            chain.verify_identity()
-        except Unreachable:
-            _log.warning("chain_unreachable", chain=name)
-        except Rejected as error:
-            _log.critical("wrong_chain", chain=name, reason=error.reason)
+        for endpoint in chain.diagnose().endpoints:
+            if endpoint.problem is not None:
+                log = _log.critical if endpoint.problem == "wrong_chain" else _log.warning
+                log("chain_endpoint_unusable", chain=name, endpoint=endpoint.number, reason=endpoint.problem)
 
 
 def main() -> None:

@@ -8,7 +8,6 @@ from rq.timeouts import JobTimeoutException
 
 from app import authenticated
 from app.agents import claims
-from app.agents import keys as agent_keys
 from app.approvals import service as approvals
 from app.audit_log import actors, trail, verification, witness
 from app.buying import records as service_purchases
@@ -42,6 +41,7 @@ from app.spending import audit as spending_audit
 from app.spending import holds as spending_holds
 from app.spending import sessions as spending_sessions
 from app.state import app_state
+from app.trading import exchange_client
 from app.usage import audit as usage_audit
 from app.usage import retention as usage_retention
 from app.usage import service as usage
@@ -122,13 +122,13 @@ def sweep() -> None:
             "prune_statistics": lambda: statistics.prune_history(now),
             "end_purchases": lambda: purchases.sweep(now),
             "announce_low_credits": accounts.announce_low,
-            "announce_key_budgets": agent_keys.announce_budgets,
-            "announce_shared_budgets": shared_budgets.announce,
+            "announce_budgets": shared_budgets.announce,
             "announce_unhealthy_services": lambda: statistics.announce_unhealthy(now),
             "prune_events": lambda: event_feed.prune(now),
             "assign_event_queues": event_queues.assign,
             "prune_event_queues": lambda: event_queues.prune(now),
             "prune_answers": lambda: service_purchases.prune_answers(now),
+            "prune_exchange_budgets": lambda: exchange_client.prune(now),
             # By RETENTION_DAYS, in a bounded number of short units of each kind; the next sweep continues.
             "prune_usage": lambda: usage_retention.prune(cutoff),
             "prune_spending": lambda: spending_holds.prune(cutoff.date()),

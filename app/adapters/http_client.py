@@ -201,7 +201,7 @@ class HttpClient:
 
     def get(self, url: str, *, query: Mapping[str, str] | None = None) -> HttpResponse:
         """Return the response, whatever its status. Raises: Unreachable."""
-        return self._exchange("GET", f"{url}?{urlencode(query)}" if query else url, {})
+        return self._exchange("GET", f"{url}?{urlencode(query)}" if query else url)
 
     def post(self, url: str, body: bytes, *, repeats: bool = True) -> HttpResponse:
         """Post a JSON text and return the response, whatever its status.
@@ -211,16 +211,15 @@ class HttpClient:
         Raises: ResponseTooLargeError; Unreachable, with the reason "not_sent" when no server can have read the
         request.
         """
-        return self._exchange("POST", url, {"Content-Type": "application/json"}, body, attempts=2 if repeats else 1)
+        return self._exchange("POST", url, body, attempts=2 if repeats else 1)
 
-    def _exchange(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes = b"", *, attempts: int = 2
-    ) -> HttpResponse:
+    def _exchange(self, method: str, url: str, body: bytes = b"", *, attempts: int = 2) -> HttpResponse:
         assert_no_unit()
         deadline = time.monotonic() + self._total_seconds
         reason = "not_sent"
         with suppress(*_FOREIGN):
-            request = _prepare(method, url, {**_HEADERS, **self._headers, **headers}, body)
+            content_type = {"Content-Type": "application/json"} if body else {}
+            request = _prepare(method, url, {**_HEADERS, **self._headers, **content_type}, body)
             self._session().get_adapter(str(request.url))
             reason = "no_answer"
             response = self._send(request, deadline)

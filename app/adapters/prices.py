@@ -10,8 +10,7 @@ Sources: docs.coingecko.com, "Coin Price by IDs" and "Authentication"; Jupiter's
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from decimal import ROUND_CEILING, Context, Decimal
 from http import HTTPStatus
 from typing import Annotated, Any, Protocol
@@ -84,25 +83,13 @@ def prices_in(
     return found
 
 
-def describe_prices(source: PriceSource, expected: Collection[Token] = (ETH, SOL)) -> str:
+def describe_prices(source: PriceSource) -> str:
     """Read a source and describe its prices. Raises: UnexpectedAnswer if one is missing, PortError."""
     prices = source.read()
-    missing = [token.symbol for token in expected if token not in prices]
+    missing = [token.symbol for token in _COINS if token not in prices]
     if missing:
         raise UnexpectedAnswer(f"no usable price of {', '.join(missing)}")
-    return ", ".join(f"{token.symbol} {usd_string(prices[token])} USD" for token in expected)
-
-
-@dataclass(frozen=True, slots=True)
-class _PriceSnapshot:
-    """The newest prices with their time, by token and whether exchanges count; replaced as a whole, never changed."""
-
-    prices: Mapping[tuple[Token, bool], tuple[PriceRange, float]] = field(default_factory=dict)
-    fresh_until: float = float("-inf")
-
-    def range(self, token: Token, *, with_exchanges: bool, now: float, max_age: float) -> PriceRange | None:
-        found, read_at = self.prices.get((token, with_exchanges), (None, now))
-        return found if now - read_at < max_age else None
+    return ", ".join(f"{token.symbol} {usd_string(prices[token])} USD" for token in _COINS)
 
 
 class MarketPriceFeed:
@@ -118,14 +105,16 @@ class MarketPriceFeed:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Store the sources in order, exchanges last, the prices that override them, and a monotonic clock."""
-        self._overrides = dict(overrides)
-        self._requested = {(token, True) for token in TOKENS_BY_SYMBOL.values() if token not in {USDC, *overrides}}
+        self._fixed = {**overrides, USDC: NANOS_PER_USD}
+        self._requested = {(token, True) for token in TOKENS_BY_SYMBOL.values() if token not in self._fixed}
         self._readers = [_SourceReader(source, is_fallback=False) for source in onchain]
         self._readers += [_SourceReader(source, is_fallback=True) for source in fallback]
         self._readers += [_SourceReader(source, is_fallback=True, is_exchange=True) for source in exchanges]
         self._clock = clock
         self._lock = threading.Lock()
-        self._snapshot = _PriceSnapshot()
+        self._fresh_until = float("-inf")
+        # By token and whether exchanges count, with the time of each; replaced as a whole, never changed.
+        self._known: Mapping[tuple[Token, bool], tuple[PriceRange, float]] = {}
 
     def nanos_per_token(self, token: Token) -> int | None:
         found = self._range(token, with_exchanges=True)
@@ -136,26 +125,23 @@ class MarketPriceFeed:
 
     def _range(self, token: Token, *, with_exchanges: bool) -> PriceRange | None:
         assert_no_unit()
-        nanos = NANOS_PER_USD if token == USDC else self._overrides.get(token)
-        if nanos is not None:
-            return PriceRange(nanos, nanos)
-        if self._clock() >= self._snapshot.fresh_until:
-            self._refresh(token)
-        snapshot, now = self._snapshot, self._clock()
-        return snapshot.range(token, with_exchanges=with_exchanges, now=now, max_age=_LAST_KNOWN_SECONDS)
+        if token in self._fixed:
+            return PriceRange(self._fixed[token], self._fixed[token])
+        if self._clock() >= self._fresh_until:
+            must_wait = self._newest((token, True), max_age=_MAX_STALE_SECONDS) is None
+            if self._lock.acquire(blocking=must_wait):
+                try:
+                    if self._clock() >= self._fresh_until:
+                        self._read()
+                finally:
+                    self._lock.release()
+        return self._newest((token, with_exchanges), max_age=_LAST_KNOWN_SECONDS)
 
-    def _refresh(self, token: Token) -> None:
-        snapshot, now = self._snapshot, self._clock()
-        is_tolerable = snapshot.range(token, with_exchanges=True, now=now, max_age=_MAX_STALE_SECONDS) is not None
-        if not self._lock.acquire(blocking=not is_tolerable):
-            return
-        try:
-            if self._clock() >= self._snapshot.fresh_until:
-                self._snapshot = self._read()
-        finally:
-            self._lock.release()
+    def _newest(self, key: tuple[Token, bool], *, max_age: float) -> PriceRange | None:
+        found, read_at = self._known.get(key, (None, 0.0))
+        return found if self._clock() - read_at < max_age else None
 
-    def _read(self) -> _PriceSnapshot:
+    def _read(self) -> None:
         found: dict[tuple[Token, bool], PriceRange] = {}
         for reader in self._readers:
             if reader.is_fallback and self._requested <= found.keys():
@@ -166,8 +152,8 @@ class MarketPriceFeed:
                 if not reader.is_exchange:
                     found[token, False] = found[token, True]
         now = self._clock()
-        prices = {**self._snapshot.prices, **{key: (price, now) for key, price in found.items()}}
-        return _PriceSnapshot(prices, now + (_CACHE_SECONDS if self._requested <= found.keys() else _RETRY_SECONDS))
+        self._known = {**self._known, **{key: (price, now) for key, price in found.items()}}
+        self._fresh_until = now + (_CACHE_SECONDS if self._requested <= found.keys() else _RETRY_SECONDS)
 
 
 class _SourceReader:

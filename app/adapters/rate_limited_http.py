@@ -65,13 +65,11 @@ class RateLimitedClient(HttpClient):
         self._wait_seconds = wait_seconds
         self._closed_until = 0.0
 
-    def _exchange(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes = b"", *, attempts: int = 2
-    ) -> HttpResponse:
+    def _exchange(self, method: str, url: str, body: bytes = b"", *, attempts: int = 2) -> HttpResponse:
         deadline = time.monotonic() + self._wait_seconds
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             self._wait(deadline)
-            response = super()._exchange(method, url, headers, body, attempts=attempts)
+            response = super()._exchange(method, url, body, attempts=attempts)
             is_limited = response.status == HTTPStatus.TOO_MANY_REQUESTS
             if not is_limited and not (
                 response.status == HTTPStatus.SERVICE_UNAVAILABLE and response.retry_after_seconds

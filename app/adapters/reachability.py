@@ -1,5 +1,6 @@
 """Why a host cannot be connected to, in words for its operator and without what its URL may hide."""
 
+import re
 import socket
 import ssl
 from urllib.parse import parse_qs, urlsplit
@@ -12,28 +13,31 @@ _TIMEOUT_SECONDS = 3.0
 
 def host_of(url: str) -> str:
     """Return host and port, without user, path and query, which may contain keys."""
-    return urlsplit(url).netloc.rpartition("@")[2]
+    return re.split("[/?#]", url.partition("://")[2])[0].rpartition("@")[2]
 
 
 def connection_problem(url: str) -> str | None:
     """Connect to the host of a URL, with TLS where its scheme demands it; return what prevents that."""
     assert_no_unit()
-    parts = urlsplit(url)
+    problem = None
     try:
+        parts = urlsplit(url)
         with socket.create_connection((parts.hostname, parts.port or _PORTS[parts.scheme]), _TIMEOUT_SECONDS) as plain:
             if parts.scheme in {"https", "rediss"}:
                 _tls_context(parts.query).wrap_socket(plain, server_hostname=parts.hostname).close()
     except socket.gaierror:
-        return "its name is not resolved"
+        problem = "its name is not resolved"
     except ssl.SSLCertVerificationError as error:
-        return f"its certificate is not accepted ({error.verify_message})"
+        problem = f"its certificate is not accepted ({error.verify_message})"
     except ssl.SSLError:
-        return "it does not speak TLS"
+        problem = "it does not speak TLS"
     except TimeoutError:
-        return f"it does not answer within {_TIMEOUT_SECONDS:.0f} seconds"
+        problem = f"it does not answer within {_TIMEOUT_SECONDS:.0f} seconds"
     except OSError as error:
-        return f"it cannot be connected to ({error.strerror})"
-    return None
+        problem = f"it cannot be connected to ({error.strerror})"
+    except (ValueError, KeyError):
+        problem = "its address is malformed"
+    return problem
 
 
 def _tls_context(query: str) -> ssl.SSLContext:

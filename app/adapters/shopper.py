@@ -7,11 +7,12 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import structlog
 
@@ -67,6 +68,8 @@ class BrowserShopper:
     """Each `host:port` that is reachable besides public ones."""
     max_memory: int = 3 * 1024**3
     """In bytes, of one purchase."""
+    sign: Callable[[str], Mapping[str, str]] = lambda _url: {}
+    """Returns the headers that say to a host at a URL whose browser this is."""
 
     def buy(self, request: PurchaseRequest, handler: PurchaseHandler) -> OrderConfirmation | OrderReview:
         assert_no_unit()
@@ -79,6 +82,7 @@ class BrowserShopper:
                 request=protocol.request_to_json(request), browser=self.executable,
                 private=self.private, reachable=tuple(self.reachable), environment=environment,
                 sandbox_required=self.sandbox_required, max_memory=self.max_memory,
+                signatures=self._signatures(request),
             )  # fmt: skip
             try:
                 child.write(command, deadline=deadline)
@@ -89,6 +93,14 @@ class BrowserShopper:
             except ChildTimeoutError:
                 failure = PurchaseFailed(FailureCode.TIMEOUT, "The shop took too long.")
                 raise conversation.end_with(failure) from None
+
+    def _signatures(self, request: PurchaseRequest) -> dict[str, Mapping[str, str]]:
+        """Return the headers for each host that pages may come from by its name, for as long as the purchase."""
+        parts = urlsplit(request.url)
+        named = (parts.netloc.lower(), *request.allowed_domains)
+        hosts = {name for host in named for name in (host, f"www.{host}", host.removeprefix("www."))}
+        found = {host: self.sign(f"{parts.scheme}://{host}/") for host in sorted(hosts)}
+        return {host: headers for host, headers in found.items() if headers}
 
     def is_sandboxed(self) -> bool:
         with self._process() as (child, environment):

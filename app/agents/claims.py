@@ -1,8 +1,10 @@
-"""Claim codes: issue, replace, revoke, find, redeem.
+"""Codes that make a person an agent's owner: claim codes, and owner codes, which replace the owner.
 
-There are 24^4 * 10^4 = 3.3 * 10^9 codes: few enough to be guessed without rate limits, and to be found from a plain
-digest, hence the pepper. An agent has one open code at a time. A claim locks the agent first, then the code; so does a
-replacement.
+There are 24^4 * 10^4 = 3.3 * 10^9 claim codes: few enough to be guessed without rate limits, and to be found from a
+plain digest, hence the pepper. An agent has one open code at a time. A claim locks the agent first, then the code; so
+does a replacement.
+
+An owner code belongs to an owner key, as passkeys do, and ends with it. Only its digest is stored, until it is used.
 """
 
 import hashlib
@@ -12,17 +14,27 @@ import secrets
 import unicodedata
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
 
-from sqlalchemy import ColumnElement, ForeignKey, Integer, String, Text, func, select, update
+from sqlalchemy import ColumnElement, ForeignKey, Integer, String, Text, delete, func, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
+from app.audit_log import trail
+from app.audit_log.actors import Actor
+from app.audit_log.trail import AuditAction, AuditEvent
 from app.authenticated import Authenticated, SealedColumn, change, seal_of
 from app.core import clock, identifiers
 from app.db.prepared import PreparedInsert
 from app.db.tables import ID, UtcDateTime
-from app.errors import AlreadyClaimed, NotFound
+from app.db.unit_of_work import unit_of_work
+from app.errors import AlreadyClaimed, NotFound, Unauthorized
+from app.events import outbox
+from app.events.outbox import EventType
 from app.extensions import Model
+from app.identity import owner_keys
 from app.identity import service as identity
+from app.identity.owner_keys import OwnerKeyView
 from app.identity.service import AgentSnapshot
 from app.state import app_state
 
@@ -223,3 +235,105 @@ def erase_response_of(session: Session, agent_id: str) -> None:
 def _erase_responses(session: Session, condition: ColumnElement[bool]) -> int:
     erased = {"answer_sealed": None, "receipt_digest": None}
     return change(session, ClaimCode, condition, ClaimCode.answer_sealed.is_not(None), **erased)
+
+
+class CodeKind(StrEnum):
+    """Who gives a code: the owner to themselves, an operator after a waiting time, or the owner to the next one."""
+
+    RECOVERY_CODE = "recovery_code"
+    RECOVERY = "recovery"
+    HANDOVER = "handover"
+
+
+class OwnerCode(Authenticated, Model):
+    """A code that was not used yet."""
+
+    __tablename__ = "owner_codes"
+    not_authenticated = frozenset()
+
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    owner_key_id: Mapped[str] = mapped_column(ID, ForeignKey("owner_keys.id", ondelete="CASCADE"), index=True)
+    kind: Mapped[str] = mapped_column(String(13))
+    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    valid_from: Mapped[datetime] = mapped_column(UtcDateTime)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+_NUMBERS_AND_DAYS = {CodeKind.RECOVERY_CODE: (8, 36_500), CodeKind.RECOVERY: (1, 7), CodeKind.HANDOVER: (1, 3)}
+# Crockford's base 32, which reads O as 0, and I and L as 1. 28 characters have 140 bits.
+_ALPHABET, _READ_AS, _CHARACTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ", str.maketrans("OIL", "011"), 28
+
+
+def create_owner_codes(
+    actor: Actor, agent_id: str, kind: CodeKind, *, only_first: bool = False
+) -> tuple[list[str], datetime, datetime]:
+    """Replace the codes of a kind; return them and their times. Of a recovery, the first call only begins the wait.
+
+    Raises: NotFound; Unauthorized if the actor is an owner whose key was replaced.
+    """
+    now, is_recovery, (number, days) = clock.now(), kind is CodeKind.RECOVERY, _NUMBERS_AND_DAYS[kind]
+    start = now + timedelta(seconds=app_state().settings.owner_recovery_wait_seconds if is_recovery else 0)
+    end = start + timedelta(days=days)
+    with unit_of_work() as session:
+        owner = owner_keys.lock_owner(session, agent_id)
+        if found := list_owner_codes(session, owner.id)[kind]:
+            start, end = (found[0].valid_from, found[0].expires_at) if is_recovery else (start, end)
+            if only_first or start > now:
+                return [], start, end
+        _delete(session, OwnerCode.owner_key_id == owner.id, OwnerCode.kind == kind.value)
+        codes = ["".join(secrets.choice(_ALPHABET) for _ in range(_CHARACTERS)) for _ in range(number)]
+        values = {"owner_key_id": owner.id, "kind": kind.value, "valid_from": start, "expires_at": end}
+        for each in codes:
+            session.add(OwnerCode(id=identifiers.new_id(), digest=identifiers.digest(each), **values))
+        session.flush()
+        times = {"valid_from": clock.isoformat(start), "expires_at": clock.isoformat(end)}
+        announce(session, actor, owner.agent_id, f"{kind}_created", is_told=not only_first, **times)
+    return codes if start <= now else [], start, end
+
+
+def find_owner_code(session: Session, typed: str) -> tuple[OwnerCode, OwnerKeyView] | None:
+    """Return a valid code and the owner whom it replaces, or None."""
+    now, digest = clock.now(), identifiers.digest(re.sub("[^0-9A-Z]", "", typed.upper()).translate(_READ_AS))
+    is_meant = OwnerCode.digest == digest, OwnerCode.valid_from <= now, OwnerCode.expires_at > now
+    found = session.scalars(select(OwnerCode).where(*is_meant)).one_or_none()
+    if found is None or not seal_of(OwnerCode).accepts(session, found):
+        return None
+    return next(((found, owner) for owner in owner_keys.list_valid(session, [found.owner_key_id])), None)
+
+
+def list_owner_codes(session: Session, key_id: str) -> dict[str, list[Any]]:
+    """Return the rows of an owner key's codes by kind."""
+    seal, is_meant = seal_of(OwnerCode), (OwnerCode.owner_key_id == key_id, OwnerCode.expires_at > clock.now())
+    rows = session.execute(select(*seal.columns).where(*is_meant)).all()
+    return {kind: [row for row in rows if row.kind == kind and seal.accepts(session, row)] for kind in CodeKind}
+
+
+def use_owner_code(session: Session, code: OwnerCode, *, new_key_id: str) -> None:
+    """Delete a code with all others of its owner; only recovery codes pass to the new key. Raises: Unauthorized."""
+    of_owner = OwnerCode.owner_key_id == code.owner_key_id
+    if not _delete(session, OwnerCode.id == code.id, of_owner):
+        raise Unauthorized("This code was used or cancelled.")
+    if code.kind == CodeKind.RECOVERY_CODE:
+        change(session, OwnerCode, of_owner, OwnerCode.kind == code.kind, owner_key_id=new_key_id)
+    _delete(session, of_owner)
+
+
+def cancel_owner_codes(actor: Actor, agent_id: str) -> None:
+    """Cancel an operator's recovery and a handover. Raises: NotFound."""
+    with unit_of_work() as session:
+        owner = owner_keys.lock_owner(session, agent_id)
+        if _delete(session, OwnerCode.owner_key_id == owner.id, OwnerCode.kind != CodeKind.RECOVERY_CODE.value):
+            announce(session, actor, agent_id, "cancelled")
+
+
+def announce(session: Session, actor: Actor, agent_id: str, what: str, *, is_told: bool = True, **details: str) -> None:
+    """Record who may become the owner, for all targets of the present one and the audit log, last in a unit."""
+    data = {"change": what, **details}
+    told = {**data, "message": "If you did not expect this, sign in and cancel it, or ask the operator for a freeze."}
+    if is_told:
+        outbox.record(session, EventType.OWNER_CHANGED, agent_id=agent_id, object_id=agent_id, data=told)
+    trail.record(session, actor, AuditEvent(AuditAction.OWNER_CHANGED, agent_id, after=data))
+
+
+def _delete(session: Session, *conditions: ColumnElement[bool]) -> bool:
+    return bool(session.scalars(delete(OwnerCode).where(*conditions).returning(OwnerCode.id)).all())

@@ -67,7 +67,10 @@ def create_gateway_key(body: dict[str, Any], claim: Claim) -> Any:
     """Issue a gateway-only key with its own credits, or, with an agent's key, a further key that spends the agent's."""
     email = body.pop("email")
     if find_principal() is not None:
-        return issued_key(*agent_keys.create(current_principal(), body, email=email, claim=claim))
+        caller = current_principal()
+        return issued_key(
+            *agent_keys.create(current_actor(), require_agent(), body, email=email, claim=claim, caller=caller)
+        )
     if body:
         raise InvalidInput("Limits are for the further key of an agent: send the agent's X-API-Key.")
     return service.issue_gateway_key(email=email)
@@ -94,7 +97,7 @@ def get_key(key_id: str) -> LimitedKey:
 def change_key(body: dict[str, Any], key_id: str) -> LimitedKey:
     """Change the limits of a further key; they apply from its next call on."""
     assert_any_field(body, schemas.KeyChanges)
-    return agent_keys.change(current_principal(), key_id, body)
+    return agent_keys.change(current_actor(), require_agent(), key_id, body, caller=current_principal())
 
 
 @agent_keys_blueprint.delete("/<string:key_id>")

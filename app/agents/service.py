@@ -10,7 +10,6 @@ from sqlalchemy.orm import Session
 
 from app.agents import claims
 from app.core import money
-from app.credits import accounts
 from app.credits import accounts as credit_accounts
 from app.db.unit_of_work import unit_of_work
 from app.idempotency.service import Claim
@@ -50,11 +49,11 @@ def register(*, name: str | None, email: str | None) -> AgentRegistration:
     key = identity.mint_api_key(KeyKind.AGENT)
     wallet_key = custody.new_key()
     with unit_of_work() as session:
-        agent = identity.add_agent(session, key, name=name or DEFAULT_NAME, email=email)
-        wallet = wallets.create(session, agent.id, wallet_key, name=None, controls="default")
-        code = claims.issue(session, agent.id)
-        _open_account(session, agent.id)
-    return AgentRegistration(agent.id, key.key, code, wallet)
+        agent_id = identity.add_agent(session, key, name=name or DEFAULT_NAME, email=email)
+        wallet = wallets.create(session, agent_id, wallet_key, name=None, controls="default")
+        code = claims.issue(session, agent_id)
+        _open_account(session, agent_id)
+    return AgentRegistration(agent_id, key.key, code, wallet)
 
 
 def issue_gateway_key(*, email: str | None) -> IssuedGatewayKey:
@@ -85,5 +84,5 @@ def _open_account(session: Session, owner_id: str) -> int:
     if nanos:
         credit_accounts.grant(session, owner_id, nanos, reference=f"initial:{owner_id}")
         if settings.grant_budget_usd_per_day is not None:
-            accounts.consume(session, nanos, limit_nanos=money.nanos_from_usd(settings.grant_budget_usd_per_day))
+            credit_accounts.consume(session, nanos, limit_nanos=money.nanos_from_usd(settings.grant_budget_usd_per_day))
     return nanos

@@ -13,7 +13,6 @@ from app.authenticated import Authenticated, AuthenticatedStateMachine
 from app.core import clock
 from app.core.money import usd_string
 from app.core.movement_kinds import MovementKind
-from app.db.state_machine import Transitions
 from app.db.tables import ID, UtcDateTime, partial_index
 from app.events import outbox
 from app.events.delivery_log import OwnerNotice
@@ -140,16 +139,14 @@ def _announce(session: Session, row: Any, status: ApprovalStatus, _reason: str |
 
 APPROVALS = AuthenticatedStateMachine(
     Approval.status,
-    Transitions(
-        initial={ApprovalStatus.AWAITING},
-        permitted={
-            ApprovalStatus.AWAITING: {
-                ApprovalStatus.APPROVED, ApprovalStatus.REJECTED, ApprovalStatus.EXPIRED, ApprovalStatus.CANCELLED,
-            },
-            # In the unit that records the movement; or it was refused, and certainly nothing happened.
-            ApprovalStatus.APPROVED: {ApprovalStatus.EXECUTED, ApprovalStatus.FAILED},
+    initial={ApprovalStatus.AWAITING},
+    permitted={
+        ApprovalStatus.AWAITING: {
+            ApprovalStatus.APPROVED, ApprovalStatus.REJECTED, ApprovalStatus.EXPIRED, ApprovalStatus.CANCELLED,
         },
-    ),
+        # In the unit that records the movement; or it was refused, and certainly nothing happened.
+        ApprovalStatus.APPROVED: {ApprovalStatus.EXECUTED, ApprovalStatus.FAILED},
+    },
     logger=structlog.get_logger(__name__),
     values=_values,
     announce=_announce,

@@ -101,7 +101,7 @@ def request_approval(
         request_id=telemetry.originating_request_id(), created_at=now, expires_at=expires_at,
     )  # fmt: skip
     with unit_of_work() as session:
-        spending_holds.hold_for_approval(session, needed.wallet_id, spending, reference=approval_id)
+        spending_holds.hold(session, needed.wallet_id, spending, reference=approval_id, is_owner_asked=True)
         is_open = (Approval.wallet_id == needed.wallet_id) & Approval.status.in_(_OPEN)
         if count(session, Approval, is_open) >= MAX_OPEN_APPROVALS:
             raise LimitReached(

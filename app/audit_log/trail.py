@@ -98,6 +98,7 @@ class AuditAction(StrEnum):
     KEY_REVOKED = "agent.key_revoked"
     CONTROLS_SET = "agent.controls_set"
     OWNER_KEY_REPLACED = "agent.owner_key_replaced"
+    OWNER_CHANGED = "agent.owner_changed"
     CONTROLS_LOOSENED = "agent.controls_loosened"
     PAYEE_REMOVED = "agent.payee_removed"
     SESSION_OPENED = "agent.session_opened"

@@ -10,10 +10,18 @@ from app.audit_log import trail, witness
 from app.audit_log.trail import AuditEntry, AuditEntryRow, AuditHead
 from app.audit_log.witness import AuditHeadView
 from app.db.tables import table_of
+from app.db.unit_of_work import snapshot
 from app.ports.errors import Rejected
 
 _PAGE_SIZE = 1000
 _MAX_PROBLEMS_SHOWN = 10
+
+
+def verify(*, newest: int | None = 10_000, expected: AuditHeadView | None = None) -> dict[str, Any]:
+    """Return the problems of the audit log, or of its newest entries, and of its witness; and its head."""
+    with snapshot() as session:
+        problems = find_problems(session, newest=newest, expected=expected) + find_witness_problems(session)
+        return {"intact": not problems, "problems": problems, "head": trail.get_head(session)}
 
 
 def find_problems(session: Session, *, newest: int | None = None, expected: AuditHeadView | None = None) -> list[str]:

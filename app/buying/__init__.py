@@ -1,4 +1,4 @@
-"""Buying from web services that ask for x402 payments: a wallet pays once, under its limits.
+"""Buying from web services that ask for payments by x402 or MPP: a wallet pays once, under its limits.
 
 Each payment is a movement of the wallet; what it bought where is in this package.
 """

@@ -44,7 +44,8 @@ def steps(
         return
     try:
         terms = offers.read_terms(answer)
-        yield CheckedStep("terms", f"The terms are those of x402 version {terms.version}.")
+        stated = ", ".join(offers.PROTOCOLS[each.version] for each in terms)
+        yield CheckedStep("terms", f"The terms are those of {stated}.")
         payable = offers.payable_offers(
             terms, app_state().ports.payment_signers, host=request.host, max_nanos=_NO_LIMIT, networks=(),
             own_addresses=frozenset(wallet.addresses.values()),
@@ -55,8 +56,8 @@ def steps(
         yield CheckedStep("offer" if refused else "terms", error.message + shown, ok=False)
         return
     best = payable[0]
-    price = money.usd_from_nanos(offers.price_nanos(best))
+    price = money.usd_from_nanos(best.price_nanos)
     detail = f"{price:f} USD in USDC on {best.chain.value} to {best.recipient}."
     yield CheckedStep("offer", detail)
     detail = "Facilitators list resources that have extensions.bazaar in their terms."
-    yield CheckedStep("discovery", detail, ok="bazaar" in terms.answerable, required=False)
+    yield CheckedStep("discovery", detail, ok=any("bazaar" in each.answerable for each in terms), required=False)

@@ -1,4 +1,4 @@
-"""The terms in a 402 answer, in both versions of x402, and which of them a wallet can pay. No I/O.
+"""The terms in a 402 answer, by x402 in both versions and by MPP, and which of them a wallet can pay. No I/O.
 
 Nothing that a seller states is signed: network, asset and domain must be those of a payment signer.
 """
@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
+from app.buying import mpp
 from app.buying.sellers import SellerAnswer
 from app.core import money
 from app.core.chains import USDC, ChainName, Family
@@ -21,7 +22,9 @@ from app.core.foreign import ForeignModel, Items, MalformedResponseError
 from app.core.money import NANOS_PER_USD, TokenAmount
 from app.core.strict_json import parse_response
 from app.errors import PerTxLimitExceeded, TermsNotSupported
-from app.payments.x402.terms import REQUIRED_HEADER, SIGNED_HEADER, decode_document, encode_header
+from app.payments.mpp import challenge_nonce
+from app.payments.presented import SIGNED_HEADER, decode_document
+from app.payments.x402.terms import REQUIRED_HEADER, encode_header
 from app.ports.errors import Rejected
 from app.ports.facilitator import AuthorizedPayment, PaymentSigner
 
@@ -29,8 +32,10 @@ MAX_VALIDITY_SECONDS = 480
 _MAX_TERMS_BYTES = 16_384
 _MIN_VALIDITY_SECONDS = 10
 _MAX_OFFERS = 20
-_V2 = 2
-_LEGACY_HEADER = "X-PAYMENT"
+_MPP, _V1, _V2 = range(3)
+# By version: where a payment is presented, and what a protocol is called.
+HEADERS = ("Authorization", "X-PAYMENT", SIGNED_HEADER)
+PROTOCOLS = ("mpp", "x402/1", "x402/2")
 _IDENTIFIER = "payment-identifier"
 _UNITS = re.compile(r"[0-9]{1,30}", re.ASCII)
 _INTERNAL_SUFFIXES = (".localhost", ".local", ".internal", ".intranet", ".home.arpa", ".lan", ".corp", ".localdomain")
@@ -40,10 +45,13 @@ _CHAIN_ORDER = (ChainName.BASE, ChainName.SOLANA, ChainName.ETHEREUM)
 
 @dataclass(frozen=True, slots=True)
 class PaymentTerms:
+    """The terms of one protocol; `version` is that of x402, or 0 for MPP. Extensions can bind a payment to a route."""
+
     version: int
     accepts: Sequence[Mapping[str, Any]]
     resource: Any = None
     extensions: Mapping[str, Any] = field(default_factory=dict)
+    is_bound: bool = False
 
     @property
     def answerable(self) -> Mapping[str, Mapping[str, Any]]:
@@ -67,12 +75,27 @@ class PaymentOffer:
     validity_seconds: int
 
     @property
+    def price_nanos(self) -> int:
+        """The price in nano-dollars: USDC counts as one dollar."""
+        return money.value_nanos(self.amount, NANOS_PER_USD)
+
+    @property
     def extra(self) -> Mapping[str, Any]:
         return self.requirements.get("extra") or {}
 
+    @property
+    def nonce(self) -> bytes | None:
+        """The nonce that the challenge of MPP, or the route to which terms of x402 are bound, prescribes."""
+        if self.terms.is_bound:
+            return mpp.route_nonce(self.requirements, self.terms.resource, self.terms.extensions)
+        challenge = self.requirements.get("challenge", {}) if self.terms.version == _MPP else {}
+        return challenge_nonce(challenge["id"], challenge["realm"]) if challenge else None
+
     def payment_header(self, signed: AuthorizedPayment, *, identifier: str) -> str:
         """Return the value of the header that pays; `identifier` is sent to a seller that asks for one."""
-        if self.terms.version != _V2:
+        if self.terms.version == _MPP:
+            return mpp.credential(self.requirements["challenge"], self.network, signed)
+        if self.terms.version == _V1:
             legacy = {"x402Version": 1, "scheme": "exact", "network": self.network, "payload": signed.payload}
             return encode_header(legacy)
         document: dict[str, Any] = {"x402Version": _V2, "accepted": self.requirements, "payload": signed.payload}
@@ -96,12 +119,20 @@ class _StatedTerms(ForeignModel):
     extensions: Any = None
 
 
-def header_name(version: int | None) -> str:
-    return SIGNED_HEADER if version == _V2 else _LEGACY_HEADER
+def read_terms(answer: SellerAnswer) -> list[PaymentTerms]:
+    """Read the terms of a 402 by each protocol. Raises: TermsNotSupported if it has none."""
+    challenges = mpp.read_offers(answer.headers)[:_MAX_OFFERS]
+    by_mpp = [PaymentTerms(_MPP, challenges)] if challenges else []
+    try:
+        return [_read_x402_terms(answer), *by_mpp]
+    except TermsNotSupported:
+        if by_mpp:
+            return by_mpp
+        raise
 
 
-def read_terms(answer: SellerAnswer) -> PaymentTerms:
-    """Read the terms of a 402: the header of version 2, else the body. Raises: TermsNotSupported."""
+def _read_x402_terms(answer: SellerAnswer) -> PaymentTerms:
+    """Read the terms of x402: the header of version 2, else the body. Raises: TermsNotSupported."""
     header = answer.header(REQUIRED_HEADER)
     # They are stored with the payment, so a body is bounded as a header is.
     if header is None and len(answer.body) > _MAX_TERMS_BYTES:
@@ -113,13 +144,14 @@ def read_terms(answer: SellerAnswer) -> PaymentTerms:
     try:
         stated = _StatedTerms.read(document)
     except MalformedResponseError:
-        problem = "The web service answered 402 without terms of x402 version 1 or 2. Nothing was paid."
+        problem = "The web service answered 402 without terms of x402 version 1 or 2, or of MPP. Nothing was paid."
         raise TermsNotSupported(problem, details={"offers": []}) from None
     offers = [each for each in stated.accepts[:_MAX_OFFERS] if isinstance(each, dict)]
     if stated.version != _V2:
         return PaymentTerms(stated.version, offers)
     extensions = stated.extensions if isinstance(stated.extensions, dict) else {}
-    return PaymentTerms(stated.version, offers, stated.resource, extensions)
+    bound = mpp.bind_to_route(extensions)
+    return PaymentTerms(stated.version, offers, stated.resource, bound or extensions, is_bound=bool(bound))
 
 
 def _decode_header(header: str) -> Mapping[str, Any]:
@@ -135,7 +167,7 @@ def _decode_header(header: str) -> Mapping[str, Any]:
 
 
 def payable_offers(
-    terms: PaymentTerms,
+    terms: Sequence[PaymentTerms],
     signers: Mapping[ChainName, PaymentSigner],
     *,
     host: str,
@@ -146,19 +178,19 @@ def payable_offers(
     """Return payable offers, the cheapest first. Raises: PerTxLimitExceeded for the price; TermsNotSupported."""
     found: list[PaymentOffer] = []
     refusals: list[dict[str, str]] = []
-    for stated in terms.accepts:
+    for of_protocol, stated in [(each, stated) for each in terms for stated in each.accepts]:
         try:
-            offer = _read_offer(terms, stated, signers, host=host)
+            offer = _read_offer(of_protocol, stated, signers, host=host)
             _check_wanted(offer, networks=networks, own_addresses=own_addresses)
         except Rejected as refusal:
             refusals.append({**_shown(stated), "reason": refusal.reason})
         else:
             found.append(offer)
-    affordable = [each for each in found if price_nanos(each) <= max_nanos]
+    affordable = [each for each in found if each.price_nanos <= max_nanos]
     if affordable:
         return sorted(affordable, key=_preference)
     if found:
-        price, most = (money.usd_from_nanos(each) for each in (min(map(price_nanos, found)), max_nanos))
+        price, most = (money.usd_from_nanos(each) for each in (min(each.price_nanos for each in found), max_nanos))
         raise PerTxLimitExceeded(
             f"The web service asks for {price:f} USD, which exceeds max_amount_usd ({most:f} USD). Nothing was paid.",
             details={"rule": "max_amount_usd", "limit_usd": most, "requested_usd": price},
@@ -178,11 +210,6 @@ def _preference(offer: PaymentOffer) -> tuple[int, int, bool]:
     return offer.amount.units, _CHAIN_ORDER.index(offer.chain), by_permit2
 
 
-def price_nanos(offer: PaymentOffer) -> int:
-    """Return what an offer costs: USDC counts as one dollar."""
-    return money.value_nanos(offer.amount, NANOS_PER_USD)
-
-
 def _read_offer(
     terms: PaymentTerms, stated: Mapping[str, Any], signers: Mapping[ChainName, PaymentSigner], *, host: str
 ) -> PaymentOffer:
@@ -191,7 +218,7 @@ def _read_offer(
     if stated.get("scheme") != "exact":
         raise Rejected("unsupported_scheme")
     named = {
-        signer.asset.network if terms.version == _V2 else signer.asset.legacy_network: (chain, signer)
+        signer.asset.legacy_network if terms.version == _V1 else signer.asset.network: (chain, signer)
         for chain, signer in signers.items()
     }
     if not isinstance(network, str) or network not in named:
@@ -213,7 +240,7 @@ def _read_offer(
 
 
 def _units(terms: PaymentTerms, stated: Mapping[str, Any]) -> int:
-    units = stated.get("amount" if terms.version == _V2 else "maxAmountRequired")
+    units = stated.get("maxAmountRequired" if terms.version == _V1 else "amount")
     text = str(units) if type(units) is int else units
     if not isinstance(text, str) or not _UNITS.fullmatch(text) or not int(text):
         raise Rejected("invalid_amount")
@@ -237,7 +264,8 @@ def _check_wanted(offer: PaymentOffer, *, networks: Collection[ChainName], own_a
 def _is_resource_of(host: str, resource: object) -> bool:
     """Return whether terms are for this host, as far as they say: those of another seller could be passed on.
 
-    A seller behind a proxy states the name that it has there. Only another public host is another seller's.
+    A seller behind a proxy states the name that it has there, and a realm may be a domain that the host is in. Only
+    another public host is another seller's.
     """
     url = resource.get("url") if isinstance(resource, dict) else None
     if not isinstance(url, str) or "://" not in url:
@@ -246,7 +274,7 @@ def _is_resource_of(host: str, resource: object) -> bool:
         stated = (urlsplit(url).hostname or "").rstrip(".")
     except ValueError:
         return False
-    return stated == host or not _is_public(stated)
+    return stated == host or host.endswith(f".{stated}") or not _is_public(stated)
 
 
 def _is_public(host: str) -> bool:

@@ -4,7 +4,6 @@ The only writer of `service_purchases` and `pinned_payees`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from http import HTTPStatus
 
@@ -19,7 +18,7 @@ from app.buying.offers import PaymentOffer
 from app.buying.sellers import SellerAnswer, SellerRequest
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
-from app.db.tables import ID, UtcDateTime, delete_rows, in_list, page_of, partial_index, update_rows
+from app.db.tables import ID, UtcDateTime, count, delete_rows, in_list, page_of, partial_index, update_rows
 from app.db.unit_of_work import read_only_unit, run_in_batches, unit_of_work
 from app.errors import ControlsLocked, NotFound, PayeeChanged
 from app.extensions import Model
@@ -35,6 +34,7 @@ class ServicePurchase(Model):
     """What a payment buys: one request to a web service, and its answer once it is complete."""
 
     __tablename__ = "service_purchases"
+    __allow_unmapped__ = True
     __table_args__ = (
         Index("ix_service_purchases_wallet_id", "wallet_id", "created_at"),
         partial_index("ix_service_purchases_answered", "answered_at", where="answer_sealed IS NOT NULL"),
@@ -46,13 +46,16 @@ class ServicePurchase(Model):
     host: Mapped[str] = mapped_column(String(253))
     url: Mapped[str] = mapped_column(Text)
     method: Mapped[str] = mapped_column(String(10))
-    # The version of x402 in which the seller is paid: it names the header.
+    # The version of x402 in which the seller is paid, 0 for MPP: it names the header.
     version: Mapped[int]
     network: Mapped[str] = mapped_column(String(100))
     answer_sealed: Mapped[str | None] = mapped_column(Text)
     answer_status: Mapped[int | None]
     answered_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+    payment: TransactionView
+    """What pays for it, as it was when this row was read."""
 
 
 class PinnedPayee(Model):
@@ -73,21 +76,18 @@ _BATCH = 100
 _MAX_BATCHES = 10
 
 
-@dataclass(frozen=True, slots=True)
-class ServicePurchaseView:
-    row: ServicePurchase
-    payment: TransactionView
-
-
-def add(session: Session, transaction_id: str, wallet_id: str, request: SellerRequest, offer: PaymentOffer) -> None:
-    session.add(
-        ServicePurchase(
-            id=transaction_id, wallet_id=wallet_id, host=request.host, method=request.method,
-            # Queries may hold secrets.
-            url=request.url.partition("?")[0],
-            version=offer.terms.version, network=offer.network, created_at=clock.now(),
-        )
+def add(
+    session: Session, payment: TransactionView, wallet_id: str, request: SellerRequest, offer: PaymentOffer
+) -> ServicePurchase:
+    row = ServicePurchase(
+        id=payment.id, wallet_id=wallet_id, host=request.host, method=request.method,
+        # Queries may hold secrets.
+        url=request.url.partition("?")[0],
+        version=offer.terms.version, network=offer.network, created_at=clock.now(),
     )  # fmt: skip
+    row.payment = payment
+    session.add(row)
+    return row
 
 
 def pin_payee(session: Session, wallet_id: str, host: str, offer: PaymentOffer) -> None:
@@ -137,23 +137,27 @@ def remove_payees(wallet: WalletView, host: str, *, actor: Actor) -> None:
         trail.record(session, actor, AuditEvent(AuditAction.PAYEE_REMOVED, wallet.agent_id, before=before))
 
 
-def get(wallet_id: str, transaction_id: str) -> tuple[ServicePurchaseView, SellerAnswer | None]:
+def get(wallet_id: str, transaction_id: str) -> tuple[ServicePurchase, SellerAnswer | None]:
     """Return a purchase of a wallet, and its answer if one is stored. Raises: NotFound."""
     canonical = identifiers.parse_id(transaction_id)
     with read_only_unit() as session:
         row = session.get(ServicePurchase, canonical) if canonical else None
         if row is None or row.wallet_id != wallet_id:
             raise NotFound("This wallet has no such purchase.")
-        view, sealed = _views(session, [row])[0], row.answer_sealed
-    return view, None if sealed is None else SellerAnswer.from_json(_ANSWERS.open(sealed, row.id))
+        row.payment = history.views_of(session, [row.id])[row.id]
+    sealed = row.answer_sealed
+    return row, None if sealed is None else SellerAnswer.from_json(_ANSWERS.open(sealed, row.id))
 
 
-def list_of(wallet_id: str, page: PageRequest) -> Page[ServicePurchaseView]:
+def list_of(wallet_id: str, page: PageRequest) -> Page[ServicePurchase]:
     """Return a page of a wallet's purchases, newest first."""
     of_wallet = ServicePurchase.wallet_id == wallet_id
     with read_only_unit() as session:
         found = page_of(session, ServicePurchase, page, of_wallet, newest_first=True)
-        return Page(_views(session, found.items), found.total, page)
+        payments = history.views_of(session, [row.id for row in found.items])
+    for row in found.items:
+        row.payment = payments[row.id]
+    return found
 
 
 def requests_of(transaction_ids: Sequence[str]) -> dict[str, str]:
@@ -171,16 +175,15 @@ def payments_for(wallet_ids: Sequence[str], text: str) -> Sequence[str]:
         return session.scalars(select(ServicePurchase.id).where(*of_wallets)).all()
 
 
-def bought_answer(purchase: ServicePurchaseView, answer: SellerAnswer | None) -> SellerAnswer | None:
+def bought_answer(purchase: ServicePurchase, answer: SellerAnswer | None) -> SellerAnswer | None:
     """Return a stored answer if it is what the payment bought: a refusal is that only if the chain shows it used."""
     is_paid = purchase.payment.status == MovementStatus.CONFIRMED
     return answer if answer is not None and (is_paid or answer.status < HTTPStatus.BAD_REQUEST) else None
 
 
 def has_payee(wallet_id: str, host: str) -> bool:
-    pinned = select(PinnedPayee.chain).where(PinnedPayee.wallet_id == wallet_id, PinnedPayee.host == host)
     with read_only_unit() as session:
-        return session.execute(pinned.limit(1)).first() is not None
+        return count(session, PinnedPayee, PinnedPayee.wallet_id == wallet_id, PinnedPayee.host == host) > 0
 
 
 def store_answer(transaction_id: str, answer: SellerAnswer) -> None:
@@ -213,8 +216,3 @@ def prune_answers(now: datetime) -> int:
 def remove_rows_of(session: Session, wallet_id: str) -> None:
     for table in (ServicePurchase, PinnedPayee):
         delete_rows(session, table, table.wallet_id == wallet_id)
-
-
-def _views(session: Session, rows: Sequence[ServicePurchase]) -> list[ServicePurchaseView]:
-    payments = history.views_of(session, [row.id for row in rows])
-    return [ServicePurchaseView(row, payments[row.id]) for row in rows]

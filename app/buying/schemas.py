@@ -8,19 +8,20 @@ import marshmallow as ma
 from marshmallow import fields
 
 from app.approvals.schemas import APPROVAL_NOTE
-from app.buying.records import ServicePurchaseView
+from app.buying import offers
 from app.buying.sellers import METHODS, SellerAnswer
-from app.buying.service import FetchQuote, FetchResult
+from app.buying.service import FetchResult
 from app.core.chains import ChainName
 from app.wallets.api.schemas import SESSION_ID
 from app.wallets.core.lifecycle import MovementStatus
-from app.wallets.views.history import TransactionView
 from app.web.fields import Instant, StrictBoolean, Text, Usd
 from app.web.schemas import AcceptsCamelCase, Schema, page_schema
 
 _STATES = {MovementStatus.PENDING: "pending", MovementStatus.CONFIRMED: "paid", MovementStatus.FAILED: "expired"}
 _MAX_BODY = 256 * 1024
 _IS_CHAIN = ma.validate.OneOf([str(name) for name in ChainName], error="must be one of {choices}")
+_IS_METHOD = ma.validate.OneOf(METHODS, error="must be one of {choices}")
+_METHOD = Text(load_default="GET", validate=_IS_METHOD, metadata={"default": "GET"})
 
 
 def one_spelling(url: str) -> str:
@@ -42,11 +43,7 @@ class FetchBody(AcceptsCamelCase):
     """A request to a web service, and the most that it may cost."""
 
     url = _Url(required=True, metadata={"example": "https://api.example.com/v1/report"})
-    method = Text(
-        load_default="GET",
-        validate=ma.validate.OneOf(METHODS, error="must be one of {choices}"),
-        metadata={"default": "GET"},
-    )
+    method = _METHOD
     headers = fields.Dict(keys=fields.String(), values=fields.String(), load_default=dict)
     body = fields.String(
         load_default=None, allow_none=True, validate=ma.validate.Length(max=_MAX_BODY, error="is too long")
@@ -62,11 +59,7 @@ class ValidatedResource(Schema):
     """A resource of a web service that may be bought."""
 
     resource = Text(required=True, metadata={"example": "https://api.example.com/v1/report"})
-    method = Text(
-        load_default="GET",
-        validate=ma.validate.OneOf(METHODS, error="must be one of {choices}"),
-        metadata={"default": "GET"},
-    )
+    method = _METHOD
 
 
 class SellerPaymentShape(Schema):
@@ -74,7 +67,7 @@ class SellerPaymentShape(Schema):
 
     state = fields.String(required=True, metadata={"enum": ["pending", "paid", "expired"]})
     transaction_id = fields.UUID(required=True, attribute="payment.id")
-    protocol = fields.String(required=True, metadata={"enum": ["x402/1", "x402/2"]})
+    protocol = fields.String(required=True, metadata={"enum": ["x402/1", "x402/2", "mpp"]})
     scheme = fields.String(required=True, metadata={"enum": ["exact"]})
     network = fields.String(required=True)
     chain = fields.String(required=True, attribute="payment.chain")
@@ -104,28 +97,28 @@ class FetchQuoteShape(Schema):
     status = fields.Integer(required=True)
     payment_required = fields.Boolean(required=True)
     protocol = fields.String(required=True, allow_none=True)
-    network = fields.String(required=True, allow_none=True)
-    chain = fields.String(required=True, allow_none=True)
-    amount = fields.String(required=True, allow_none=True)
-    currency = fields.String(required=True, allow_none=True)
-    amount_usd = Usd(required=True, allow_none=True, attribute="amount_nanos")
-    pay_to = fields.String(required=True, allow_none=True)
+    network = fields.String(required=True, allow_none=True, attribute="offer.network", dump_default=None)
+    chain = fields.String(required=True, allow_none=True, attribute="offer.chain", dump_default=None)
+    amount = fields.String(required=True, allow_none=True, attribute="offer.amount", dump_default=None)
+    currency = fields.String(required=True, allow_none=True, attribute="offer.amount.token.symbol", dump_default=None)
+    amount_usd = Usd(required=True, allow_none=True, attribute="offer.price_nanos", dump_default=None)
+    pay_to = fields.String(required=True, allow_none=True, attribute="offer.recipient", dump_default=None)
 
 
 class PurchaseRowShape(Schema):
     """What a payment bought where."""
 
-    transaction_id = fields.UUID(required=True, attribute="row.id")
-    url = fields.String(required=True, attribute="row.url")
-    domain = fields.String(required=True, attribute="row.host")
-    method = fields.String(required=True, attribute="row.method")
-    network = fields.String(required=True, attribute="row.network")
+    transaction_id = fields.UUID(required=True, attribute="id")
+    url = fields.String(required=True)
+    domain = fields.String(required=True, attribute="host")
+    method = fields.String(required=True)
+    network = fields.String(required=True)
     amount = fields.String(required=True, attribute="payment.amount")
     currency = fields.String(required=True, attribute="payment.currency")
     pay_to = fields.String(required=True, attribute="payment.to_address")
     status = fields.String(required=True, attribute="payment.status", metadata={"enum": list(MovementStatus)})
     tx_hash = fields.String(required=True, allow_none=True, attribute="payment.tx_hash")
-    created_at = Instant(required=True, attribute="row.created_at")
+    created_at = Instant(required=True)
 
 
 ServicePurchasePage = page_schema(
@@ -136,10 +129,10 @@ ServicePurchasePage = page_schema(
 class BoughtAnswerShape(FetchedResourceShape):
     """What a payment bought, with the answer while it is stored: 24 hours."""
 
-    url = fields.String(required=True, attribute="row.url")
-    domain = fields.String(required=True, attribute="row.host")
-    method = fields.String(required=True, attribute="row.method")
-    created_at = Instant(required=True, attribute="row.created_at")
+    url = fields.String(required=True)
+    domain = fields.String(required=True, attribute="host")
+    method = fields.String(required=True)
+    created_at = Instant(required=True)
 
 
 class PayeeShape(Schema):
@@ -165,24 +158,12 @@ class RemovedPayee(Schema):
 
 
 def fetched(result: FetchResult) -> dict[str, Any]:
-    payment = None if result.payment is None else _payment(result.payment, result.version, result.network)
-    return {**_answer(result.answer), "payment": payment}
-
-
-def purchased(purchase: ServicePurchaseView, answer: SellerAnswer | None) -> dict[str, Any]:
-    payment = _payment(purchase.payment, purchase.row.version, purchase.row.network)
-    return {**_answer(answer), "payment": payment, "row": purchase.row}
-
-
-def quoted(quote: FetchQuote) -> dict[str, Any]:
-    offer = quote.offer
-    return {
-        "dry_run": True, "status": quote.answer_status, "payment_required": offer is not None,
-        "protocol": offer and f"x402/{offer.terms.version}", "network": offer and offer.network,
-        "chain": offer and offer.chain.value, "amount": offer and str(offer.amount),
-        "currency": offer and offer.amount.token.symbol, "amount_nanos": quote.value_nanos,
-        "pay_to": offer and offer.recipient,
-    }  # fmt: skip
+    purchase = result.purchase
+    if purchase is None:
+        return {**_answer(result.answer), "payment": None}
+    state, protocol = _STATES[MovementStatus(purchase.payment.status)], offers.PROTOCOLS[purchase.version]
+    payment = {**vars(purchase), "state": state, "protocol": protocol, "scheme": "exact"}
+    return {**vars(purchase), **_answer(result.answer), "payment": payment}
 
 
 def body_members(body: bytes) -> dict[str, str]:
@@ -202,10 +183,3 @@ def _answer(answer: SellerAnswer | None) -> dict[str, Any]:
         headers[lower] = f"{headers[lower]}, {value}" if lower in headers else value
     is_truncated = answer.is_truncated or not answer.is_complete
     return {"status": answer.status, "headers": headers, **body_members(answer.body), "truncated": is_truncated}
-
-
-def _payment(payment: TransactionView, version: int | None, network: str | None) -> dict[str, Any]:
-    return {
-        "state": _STATES[MovementStatus(payment.status)], "protocol": f"x402/{version}", "scheme": "exact",
-        "network": network, "payment": payment,
-    }  # fmt: skip

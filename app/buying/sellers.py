@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from app import base_urls
+from app import base_urls, bot_auth
 from app.core.client_headers import names_client
 from app.errors import InvalidInput, ServiceError, UpstreamError, UpstreamTimeout
 from app.ports.errors import OutcomeUnknown, PortError, Rejected
-from app.ports.upstream import UpstreamRequest
+from app.ports.upstream import UpstreamRequest, read_beginning
 from app.state import app_state
 from app.version import VERSION
 
@@ -82,7 +82,7 @@ def parse_request(*, url: str, method: str, headers: Mapping[str, str], body: st
         raise InvalidInput.field("url", str(error)) from None
     return SellerRequest(
         method=method, url=base.origin + target, host=base.host, origin=base.origin, target=target,
-        headers=_parse_headers(headers), body=(body or "").encode(),
+        headers=_parse_headers(base.origin, headers), body=(body or "").encode(),
     )  # fmt: skip
 
 
@@ -90,29 +90,23 @@ def ask(request: SellerRequest, *, seconds: int, payment: tuple[str, str] | None
     """Send a request once; return the answer. Raises: Rejected or Unreachable if nothing was sent; OutcomeUnknown."""
     given = {name.lower() for name, _ in request.headers}
     headers = [
-        *request.headers,
+        *(each for each in request.headers if payment is None or each[0].lower() != payment[0].lower()),
         *([] if "accept" in given else [("Accept", "*/*")]),
         # Sellers can tell who sends this, and whom to ask to stop it.
         ("User-Agent", f"purser/{VERSION} (+{app_state().settings.public_url})"),
         ("Accept-Encoding", "identity"),
+        *bot_auth.request_headers(request.url).items(),
         *([payment] if payment is not None else []),
     ]
     outgoing = UpstreamRequest(
         request.method, request.origin, request.target, headers, request.body, timeout_seconds=seconds
     )
     incoming = app_state().ports.public_upstream.send(outgoing)
-    body, is_complete = bytearray(), True
-    try:
-        while len(body) <= MAX_ANSWER_BYTES and (piece := incoming.read()):
-            body += piece
-    except OutcomeUnknown:
-        is_complete = False
-    finally:
-        incoming.close()
+    body, failure = read_beginning(incoming, MAX_ANSWER_BYTES)
     kept = [(name, value) for name, value in incoming.headers if name.lower() not in _HOP_BY_HOP]
     return SellerAnswer(
-        incoming.status, kept, bytes(body[:MAX_ANSWER_BYTES]), is_truncated=len(body) > MAX_ANSWER_BYTES,
-        is_complete=is_complete,
+        incoming.status, kept, body[:MAX_ANSWER_BYTES], is_truncated=len(body) > MAX_ANSWER_BYTES,
+        is_complete=failure is None,
     )  # fmt: skip
 
 
@@ -127,11 +121,12 @@ def no_answer(error: PortError) -> ServiceError:
     return UpstreamError("The web service cannot be reached. Nothing was paid.")
 
 
-def _parse_headers(headers: Mapping[str, str]) -> Sequence[tuple[str, str]]:
+def _parse_headers(origin: str, headers: Mapping[str, str]) -> Sequence[tuple[str, str]]:
+    reserved = _RESERVED_HEADERS | {name.lower() for name in bot_auth.request_headers(origin)}
     if len(headers) > _MAX_HEADERS:
         raise InvalidInput.field("headers", f"must have at most {_MAX_HEADERS} entries")
     for name, value in headers.items():
-        if not _HEADER_NAME.fullmatch(name) or name.lower() in _RESERVED_HEADERS:
+        if not _HEADER_NAME.fullmatch(name) or name.lower() in reserved:
             raise InvalidInput.field("headers", f"must not set {name[:100]}")
         if len(value) > _MAX_HEADER_LENGTH or not _HEADER_VALUE.fullmatch(value):
             problem = f"must have values of at most {_MAX_HEADER_LENGTH} printable ASCII characters"

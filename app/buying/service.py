@@ -8,18 +8,20 @@ payment has a price: a free key must not send anything to anybody from our addre
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from http import HTTPStatus
 
 import structlog
+from sqlalchemy.exc import IntegrityError
 
 from app import errors
 from app.buying import offers, records, sellers
 from app.buying.offers import PaymentOffer
+from app.buying.records import ServicePurchase
 from app.buying.sellers import SellerAnswer, SellerRequest
-from app.capacity.limiter import Quota
+from app.capacity.limiter import quotas_of
 from app.core import clock
 from app.core.chains import ChainName
 from app.core.identifiers import new_id
@@ -40,7 +42,6 @@ from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.wallets import WalletView
 from app.wallets.transactions import authorizations
 from app.wallets.transactions.pipeline import Movement, NotAffordable
-from app.wallets.views.history import TransactionView
 
 PROVIDER = "x402"
 PRICE_NANOS = 1_000_000
@@ -56,10 +57,9 @@ _PAID_SECONDS = 60
 
 @dataclass(slots=True)
 class FetchMeter:
-    """What became of one request: whether it may have reached the service, and whether it was paid for."""
+    """The charge of one request: due if it may have reached the service, and nothing was paid for it."""
 
-    was_sent: bool = False
-    is_paid: bool = False
+    is_due: bool = False
 
 
 @contextmanager
@@ -87,14 +87,13 @@ def metered(wallet: WalletView, host: str, *, key_id: str | None) -> Iterator[Fe
     try:
         yield meter
     finally:
-        is_due = meter.was_sent and not meter.is_paid
         if hold_id is not None:
             with unit_of_work() as session:
-                if is_due:
+                if meter.is_due:
                     usage.settle(session, hold_id, price)
                 else:
                     usage.cancel(session, hold_id)
-        elif is_due:
+        elif meter.is_due:
             with suppress(errors.RateLimited):
                 limiter.count(_UNCHARGED, *uncharged)
 
@@ -135,21 +134,10 @@ class FetchOrder:
 
 @dataclass(frozen=True, slots=True)
 class FetchResult:
-    """The answer of a web service, None if none came; and the payment, None if none was asked for."""
+    """The answer of a web service, None if none came; and what was paid for, None if no payment was asked for."""
 
     answer: SellerAnswer | None
-    payment: TransactionView | None = None
-    version: int | None = None
-    network: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FetchQuote:
-    """The result of a dry run: what would be paid to whom; None if the service asks for no payment."""
-
-    answer_status: int
-    offer: PaymentOffer | None
-    value_nanos: int | None
+    purchase: ServicePurchase | None = None
 
 
 def fetch(wallet: WalletView, order: FetchOrder, *, wait_seconds: Decimal | None, claim: Claim) -> FetchResult:
@@ -165,11 +153,9 @@ def fetch(wallet: WalletView, order: FetchOrder, *, wait_seconds: Decimal | None
             unpaid = _ask_unpaid(wallet, order, meter)
             if unpaid.status != HTTPStatus.PAYMENT_REQUIRED:
                 return FetchResult(unpaid)
-            chosen = _choose(wallet, order, unpaid)
-            payment = _record(wallet, order.request, chosen, claim=claim)
-            meter.is_paid = True
-        stored = FetchResult(None, payment, chosen.offer.terms.version, chosen.offer.network)
-        return _present(wallet, order.request, payment, stored, wait_seconds=wait_seconds)
+            purchase = _record(wallet, order.request, _choose(wallet, order, unpaid), claim=claim)
+            meter.is_due = False
+        return _present(wallet, order.request, purchase, wait_seconds=wait_seconds)
 
 
 def resume(wallet: WalletView, order: FetchOrder, transaction_id: str, *, wait_seconds: Decimal | None) -> FetchResult:
@@ -180,14 +166,13 @@ def resume(wallet: WalletView, order: FetchOrder, transaction_id: str, *, wait_s
         authorizations.wait(purchase.payment, wait_seconds=wait_seconds, account_id=wallet.agent_id)
         purchase, answer = records.get(wallet.id, transaction_id)
     bought = records.bought_answer(purchase, answer)
-    stored = FetchResult(bought, purchase.payment, purchase.row.version, purchase.row.network)
     if bought is not None or purchase.payment.status == MovementStatus.FAILED:
-        return stored
+        return FetchResult(bought, purchase)
     # The seller may not have the signed bytes yet; what they take is counted already.
     with read_only_unit() as session:
         spending_holds.check(session, wallet.id, SpendingRequest(0, domain=order.request.host))
     with _permit(wallet, order.request):
-        return _present(wallet, order.request, purchase.payment, stored, wait_seconds=wait_seconds)
+        return _present(wallet, order.request, purchase, wait_seconds=wait_seconds)
 
 
 def ask(wallet: WalletView, order: FetchOrder) -> SellerAnswer:
@@ -196,14 +181,14 @@ def ask(wallet: WalletView, order: FetchOrder) -> SellerAnswer:
         return _ask_unpaid(wallet, order, meter)
 
 
-def quote(wallet: WalletView, order: FetchOrder) -> FetchQuote:
-    """Return what `fetch` would pay to whom, without signing. Raises: what `fetch` raises."""
-    with _permit(wallet, order.request), metered(wallet, order.request.host, key_id=order.key_id) as meter:
-        unpaid = _ask_unpaid(wallet, order, meter)
-        if unpaid.status != HTTPStatus.PAYMENT_REQUIRED:
-            return FetchQuote(unpaid.status, None, None)
-        chosen = _choose(wallet, order, unpaid)
-        return FetchQuote(unpaid.status, chosen.offer, chosen.movement.value_nanos)
+def quote(wallet: WalletView, order: FetchOrder) -> tuple[int, PaymentOffer | None]:
+    """Return the status of the answer, and the offer that `fetch` would accept; nothing is signed.
+
+    Raises: what `fetch` raises.
+    """
+    unpaid = ask(wallet, order)
+    is_asked = unpaid.status == HTTPStatus.PAYMENT_REQUIRED
+    return unpaid.status, _choose(wallet, order, unpaid).offer if is_asked else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,11 +203,7 @@ class _PreparedPayment:
 @contextmanager
 def _permit(wallet: WalletView, request: SellerRequest) -> Iterator[None]:
     """Hold a permit to wait for a seller: some that hang must not use up the threads. Raises: Overloaded."""
-    quotas = (
-        Quota("sellers", 2, "to web services"),
-        Quota(f"seller:{request.host}", 4, "to this web service"),
-        Quota(f"account:{wallet.agent_id}", 4, "from your account"),
-    )
+    quotas = quotas_of("web service", request.host, wallet.agent_id)
     permit = app_state().forwarding_limiter.acquire(wallet.agent_id, quotas)
     try:
         yield
@@ -235,11 +216,11 @@ def _ask_unpaid(wallet: WalletView, order: FetchOrder, meter: FetchMeter) -> Sel
     asked = SpendingRequest(0, domain=order.request.host, session_id=order.session_id)
     with read_only_unit() as session:
         spending_holds.check(session, wallet.id, asked)
-    meter.was_sent = True
+    meter.is_due = True
     try:
         return sellers.ask(order.request, seconds=_UNPAID_SECONDS)
     except PortError as error:
-        meter.was_sent = isinstance(error, OutcomeUnknown)
+        meter.is_due = isinstance(error, OutcomeUnknown)
         raise sellers.no_answer(error) from None
 
 
@@ -285,7 +266,7 @@ def _prepare(movement: Movement, offer: PaymentOffer) -> _PreparedPayment:
     funds = _affordable_funds(movement)
     intent = PaymentIntent(
         movement.sender, offer.recipient, offer.amount.units, offer.validity_seconds,
-        offer.extra, offer.terms.answerable, funds.block,
+        offer.extra, offer.terms.answerable, funds.block, offer.nonce,
     )  # fmt: skip
     prepared = app_state().ports.payment_signers[offer.chain].prepare(intent)
     return _PreparedPayment(offer, movement, funds, intent, prepared)
@@ -294,12 +275,12 @@ def _prepare(movement: Movement, offer: PaymentOffer) -> _PreparedPayment:
 def _movement(wallet: WalletView, order: FetchOrder, offer: PaymentOffer) -> Movement:
     return Movement(
         wallet=wallet, type=TransactionType.PAYMENT, kind=MovementKind.X402, chain=offer.chain,
-        recipient=offer.recipient, payee=offer.recipient, amount=offer.amount, value_nanos=offers.price_nanos(offer),
+        recipient=offer.recipient, payee=offer.recipient, amount=offer.amount, value_nanos=offer.price_nanos,
         domain=order.request.host, session_id=order.session_id,
     )  # fmt: skip
 
 
-def _record(wallet: WalletView, request: SellerRequest, chosen: _PreparedPayment, *, claim: Claim) -> TransactionView:
+def _record(wallet: WalletView, request: SellerRequest, chosen: _PreparedPayment, *, claim: Claim) -> ServicePurchase:
     """Hold, sign and store in one unit. Raises: what `_choose` raises."""
     signer = custody.signer_of(wallet.id)
     offer = chosen.offer
@@ -315,33 +296,31 @@ def _record(wallet: WalletView, request: SellerRequest, chosen: _PreparedPayment
         with unit_of_work() as session:
             payment = authorizations.record(session, chosen.movement, chosen.funds, sign, claim=claim)
             records.pin_payee(session, wallet.id, request.host, offer)
-            records.add(session, payment.id, wallet.id, request, offer)
-            return payment
+            return records.add(session, payment, wallet.id, request, offer)
     except NotAffordable as error:
         raise _payment_failed(error) from None
+    except IntegrityError:
+        if offer.terms.version:
+            raise
+        problem = "The web service asks with a challenge that this wallet has answered already. Nothing was signed."
+        raise errors.TermsNotSupported(problem, details={"offers": []}) from None
 
 
 def _present(
-    wallet: WalletView,
-    request: SellerRequest,
-    payment: TransactionView,
-    stored: FetchResult,
-    *,
-    wait_seconds: Decimal | None,
+    wallet: WalletView, request: SellerRequest, purchase: ServicePurchase, *, wait_seconds: Decimal | None
 ) -> FetchResult:
     """Send the stored bytes with the request. What is recorded is returned, whatever happens from here on."""
-    signed = authorizations.stored(payment.id)
-    answer = None
+    payment, answer = purchase.payment, None
+    header = (offers.HEADERS[purchase.version], authorizations.stored(payment.id).raw.decode())
     try:
-        header = (offers.header_name(stored.version), signed.raw.decode())
         answer = sellers.ask(request, seconds=_PAID_SECONDS, payment=header)
         if answer.is_complete and answer.status != HTTPStatus.PAYMENT_REQUIRED:
             records.store_answer(payment.id, answer)
     except PortError as error:
         _log.warning("seller_gave_no_answer", transaction_id=payment.id, reason=error.reason)
     if answer is None or answer.status != HTTPStatus.PAYMENT_REQUIRED:
-        payment = authorizations.wait(payment, wait_seconds=wait_seconds, account_id=wallet.agent_id)
-    return replace(stored, answer=answer, payment=payment)
+        purchase.payment = authorizations.wait(payment, wait_seconds=wait_seconds, account_id=wallet.agent_id)
+    return FetchResult(answer, purchase)
 
 
 def _payment_failed(error: PortError) -> errors.PaymentFailed:

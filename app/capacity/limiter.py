@@ -20,6 +20,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
@@ -27,7 +28,7 @@ from typing import TypeVar
 import limits
 import structlog
 from limits.errors import StorageError
-from limits.storage import MemoryStorage, storage_from_string
+from limits.storage import MemoryStorage, RedisStorage, storage_from_string
 from limits.strategies import MovingWindowRateLimiter
 
 from app.core import clock
@@ -48,6 +49,15 @@ class Quota:
     divisor: int
     description: str
     """What the calls have in common, to complete the message "Too many calls … are being forwarded."."""
+
+
+def quotas_of(kind: str, of: str, account_id: str) -> tuple[Quota, ...]:
+    """Return quotas that keep permits for other kinds of calls, others of this kind and other callers if one hangs."""
+    return (
+        Quota(f"{kind}s", 2, f"to {kind}s"),
+        Quota(f"{kind}:{of}", 4, f"to this {kind}"),
+        Quota(f"account:{account_id}", 4, "from your account"),
+    )
 
 
 class ConcurrencyLimiter:
@@ -128,9 +138,8 @@ _LEASES_PER_LIMIT = 100
 _LEASES_PER_SECOND = 8
 _LEASE_SECONDS = 1.0
 _MAX_LEASES = 10_000
-_MAX_QUEUES = 1_000
 _MAX_WAITING = 32
-"""The share of a process's threads for one client."""
+"""The share of a process's threads for requests that wait."""
 _MIN_DELAY_SECONDS = 0.01
 # Agents choose the limits of their keys.
 _remembered = lru_cache(maxsize=4096)
@@ -145,39 +154,21 @@ class _Lease:
     counted_at: float = 0.0
 
 
-class _Queue:
-    """The requests of one client that wait in this process: one of them counts, the others wait for it."""
-
-    def __init__(self) -> None:
-        self._places = threading.BoundedSemaphore(_MAX_WAITING)
-        self._first = threading.Lock()
-
-    def enter(self, seconds: float) -> bool:
-        """Return whether this thread is the first in line within this time; if so, it has to leave."""
-        if not self._places.acquire(blocking=False):
-            return False
-        if self._first.acquire(timeout=max(0.0, seconds)):
-            return True
-        self._places.release()
-        return False
-
-    def leave(self) -> None:
-        self._first.release()
-        self._places.release()
-
-
 class RateLimiter:
     """Counts requests by scope and client, for limits such as "5 per minute;60 per hour". Thread-safe."""
 
     def __init__(self, redis_url: str) -> None:
         self.processes = 1
         """Those that share the limits, if the server has set it: without Redis, each grants its part of them."""
+        # The client of Valkey, which is not used, is imported as well if it is installed.
+        RedisStorage.DEPENDENCIES.pop("valkey", None)
         timeouts = {"socket_connect_timeout": _TIMEOUT_SECONDS, "socket_timeout": _TIMEOUT_SECONDS}
         self._shared = MovingWindowRateLimiter(storage_from_string(redis_url, wrap_exceptions=True, **timeouts))
         self._local = MovingWindowRateLimiter(MemoryStorage())
         self._local_until = 0.0
         self._lock = threading.Lock()
-        self._queues: dict[tuple[str, str], _Queue] = {}
+        # One of the requests that wait counts, the others wait for it.
+        self._places, self._first = threading.BoundedSemaphore(_MAX_WAITING), threading.Lock()
         # The least recently used is dropped first.
         self._leases: OrderedDict[tuple[limits.RateLimitItem, str, str], _Lease] = OrderedDict()
 
@@ -185,25 +176,20 @@ class RateLimiter:
         """Count a request. Raises: RateLimited, without counting it, if it exceeds one of the limits."""
         self._count(limit, scope, client, within_seconds=0)
 
-    def count_when_permitted(self, limit: str | None, scope: str, client: str, within_seconds: float) -> None:
-        """Count a request as soon as it exceeds none of the limits, in the order of this process's requests.
+    def count_when_permitted(self, limit: str, scope: str, client: str, within_seconds: float) -> None:
+        """Count a request as soon as it exceeds none of the limits, in the order of those that wait here.
 
         Raises: RateLimited, without counting it, if that is not known to be within this time.
         """
-        if not limit:
-            return
-        with self._lock:
-            if len(self._queues) >= _MAX_QUEUES:
-                # Those that wait keep their queue, and everybody is counted.
-                self._queues.clear()
-            queue = self._queues.setdefault((scope, client), _Queue())
-        started = time.monotonic()
-        if not queue.enter(within_seconds):
-            raise RateLimited(retry_after_seconds=math.ceil(max(1, within_seconds)))
-        try:
-            self._count(limit, scope, client, within_seconds=max(0.0, within_seconds - (time.monotonic() - started)))
-        finally:
-            queue.leave()
+        deadline = time.monotonic() + within_seconds
+        with ExitStack() as leaving:
+            if self._places.acquire(blocking=False):
+                leaving.callback(self._places.release)
+                if self._first.acquire(timeout=max(0.0, within_seconds)):
+                    leaving.callback(self._first.release)
+                    self._count(limit, scope, client, within_seconds=max(0.0, deadline - time.monotonic()))
+                    return
+        raise RateLimited(retry_after_seconds=math.ceil(max(1, within_seconds)))
 
     def spend(self, limit: str, scope: str, client: str, cost: int) -> None:
         """Count `cost` as one, such as a size. Raises: RateLimited, without counting it, if it exceeds a limit."""

@@ -9,14 +9,15 @@ from enum import StrEnum
 from typing import Any
 
 import structlog
-from sqlalchemy import JSON, BigInteger, CheckConstraint, ForeignKey, Index, Integer, String, Text, and_
+from sqlalchemy import JSON, BigInteger, CheckConstraint, ForeignKey, Index, Integer, String, Text, and_, select
 from sqlalchemy import UniqueConstraint as Unique
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import Mapped, column_property, mapped_column
 
 from app.authenticated import Authenticated, AuthenticatedStateMachine
-from app.db.state_machine import StateMachine, Transitions
+from app.db.state_machine import StateMachine
 from app.db.tables import ID, SERIAL, UtcDateTime, partial_index
 from app.extensions import Model
+from app.wallets.views.history import TransactionView
 
 PROVIDER_PREFIX = "service:"
 """Begins the name of a service among the providers of calls."""
@@ -81,13 +82,11 @@ partial_index("ix_services_ranking", Service.total_calls.desc(), Service.name, S
 
 SERVICES = AuthenticatedStateMachine(
     Service.status,
-    Transitions(
-        initial={ServiceStatus.ACTIVE},
-        permitted={
-            ServiceStatus.ACTIVE: {ServiceStatus.PAUSED, ServiceStatus.RETIRED},
-            ServiceStatus.PAUSED: {ServiceStatus.ACTIVE, ServiceStatus.RETIRED},
-        },
-    ),
+    initial={ServiceStatus.ACTIVE},
+    permitted={
+        ServiceStatus.ACTIVE: {ServiceStatus.PAUSED, ServiceStatus.RETIRED},
+        ServiceStatus.PAUSED: {ServiceStatus.ACTIVE, ServiceStatus.RETIRED},
+    },
     logger=structlog.get_logger(__name__),
 )
 
@@ -147,18 +146,17 @@ class Subscription(Model):
     reactivated: Mapped[bool]
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    service_name: Mapped[str] = column_property(select(Service.name).where(Service.id == service_id).scalar_subquery())
 
 
 # Without log lines: a service that is retired may have any number of subscriptions.
 SUBSCRIPTIONS = StateMachine(
     Subscription.status,
-    Transitions(
-        initial={SubscriptionStatus.ACTIVE},
-        permitted={
-            SubscriptionStatus.ACTIVE: {SubscriptionStatus.CANCELLED},
-            SubscriptionStatus.CANCELLED: {SubscriptionStatus.ACTIVE},
-        },
-    ),
+    initial={SubscriptionStatus.ACTIVE},
+    permitted={
+        SubscriptionStatus.ACTIVE: {SubscriptionStatus.CANCELLED},
+        SubscriptionStatus.CANCELLED: {SubscriptionStatus.ACTIVE},
+    },
 )
 
 
@@ -181,6 +179,7 @@ class Payout(Model):
     """
 
     __tablename__ = "service_payouts"
+    __allow_unmapped__ = True
     __table_args__ = (
         CheckConstraint("amount_nanos > 0 AND commission_nanos >= 0", name="ck_service_payouts_amounts"),
         CheckConstraint("kind IN ('payout', 'refund')", name="ck_service_payouts_kind"),
@@ -204,6 +203,9 @@ class Payout(Model):
     call_id: Mapped[str | None] = mapped_column(ID)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     closed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+    transaction: TransactionView | None = None
+    """What pays it, as it was when this row was read."""
 
 
 class ServiceTotal(Model):

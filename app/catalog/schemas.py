@@ -59,16 +59,6 @@ class RequiredName(Name):
         return name
 
 
-class Category(RequiredName):
-    """A category: 1 to 50 characters."""
-
-    def _parse(self, value: Any) -> Any:
-        name = super()._parse(value)
-        if len(name) > _MAX_CATEGORY:
-            raise ma.ValidationError(f"must have at most {_MAX_CATEGORY} characters")
-        return name
-
-
 class Document(ParsedField):
     """An OpenAPI document, accepted as an object or as JSON text, and converted to text.
 
@@ -83,6 +73,7 @@ class Document(ParsedField):
 
 _PRICE_RANGE = ma.validate.Range(max=100 * money.NANOS_PER_USD, error="must be at most 100")
 _DESCRIPTION_LENGTH = ma.validate.Length(max=_MAX_DESCRIPTION, error=f"must have at most {_MAX_DESCRIPTION} characters")
+_CATEGORY_LENGTH = ma.validate.Length(max=_MAX_CATEGORY, error=f"must have at most {_MAX_CATEGORY} characters")
 _PRICING_MODELS = ma.validate.OneOf(["per_call"], error="must be per_call")
 
 
@@ -95,7 +86,7 @@ class NewServiceBody(Schema):
     )
     base_url = Text(required=True, metadata={"example": "https://api.example.com/v1"})
     price_per_call_usd = Usd(required=True, attribute="price_nanos", validate=_PRICE_RANGE, metadata=_PRICE)
-    category = Category(load_default="other", metadata={"example": "weather"})
+    category = RequiredName(load_default="other", validate=_CATEGORY_LENGTH, metadata={"example": "weather"})
     pricing_model = Text(load_default="per_call", validate=_PRICING_MODELS, metadata={"enum": ["per_call"]})
     openapi_spec = Document(load_default=None, allow_none=True, metadata=_DOCUMENT)
 
@@ -107,7 +98,7 @@ class ServiceChanges(Schema):
     description = Prose(validate=_DESCRIPTION_LENGTH)
     base_url = Text()
     price_per_call_usd = Usd(attribute="price_nanos", validate=_PRICE_RANGE, metadata=_PRICE)
-    category = Category()
+    category = RequiredName(validate=_CATEGORY_LENGTH)
     pricing_model = Text(validate=_PRICING_MODELS)
     openapi_spec = Document(allow_none=True, metadata=_DOCUMENT)
     status = Text(
@@ -289,12 +280,6 @@ class UnsubscribeBody(Schema):
     """The wallet to unsubscribe; alternatively in the query."""
 
     wallet_id = Text(load_default=None, metadata={"example": EXAMPLE_ID})
-
-
-class UnsubscribeQuery(Schema):
-    """The wallet to unsubscribe; alternatively in the body."""
-
-    wallet_id = Text(load_default=None)
 
 
 class SubscriptionShape(Schema):

@@ -4,59 +4,40 @@ A call adds to one of several stripes, and refreshes the service's row, which ra
 unlocked: calls of one service never wait for each other. The only writer of the counters.
 """
 
+import math
 import secrets
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
-from itertools import pairwise
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Subquery, bindparam, delete, func, select, update
+from sqlalchemy import ColumnElement, Row, bindparam, delete, func, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.catalog.models import PROVIDER_PREFIX, Service, ServiceCaller, ServiceLatency, ServiceMinute, ServiceTotal
 from app.core import clock
 from app.db import lock_order
 from app.db.prepared import PreparedInsert, PreparedStatement
-from app.db.tables import table_of
+from app.db.tables import sums, table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events import outbox
 from app.events.outbox import EventType
+from app.extensions import Model
 from app.payments import claimed_payments
 from app.state import app_state
 from app.usage import service as usage
 
-_FIRST_MICROSECONDS = 1_000
-_LAST_MICROSECONDS = 4_000_000_000
+_GROWTH = Decimal("1.2")
+# Of more than an hour.
+LAST_BUCKET = 84
 STRIPES = 8
 _DAY = timedelta(hours=24)
 # The current minute and hour are kept in addition to the full day before.
 _RETENTION = _DAY + timedelta(hours=2)
 _ROUNDING = timedelta(minutes=2)
 _RECENT = timedelta(minutes=5)
-_ADD_TO_CALLER = PreparedInsert(
-    ServiceCaller,
-    unique=[ServiceCaller.service_id, ServiceCaller.wallet_id],
-    adds=[ServiceCaller.calls, ServiceCaller.spent_nanos],
-)
-_ADD_TO_TOTAL = PreparedInsert(
-    ServiceTotal,
-    unique=[ServiceTotal.service_id, ServiceTotal.stripe],
-    adds=[ServiceTotal.calls, ServiceTotal.revenue_nanos],
-)
-_ADD_TO_MINUTE = PreparedInsert(
-    ServiceMinute,
-    unique=[ServiceMinute.service_id, ServiceMinute.minute, ServiceMinute.stripe],
-    adds=[ServiceMinute.calls, ServiceMinute.revenue_nanos, ServiceMinute.failures],
-)
-_ADD_TO_LATENCY = PreparedInsert(
-    ServiceLatency,
-    unique=[ServiceLatency.service_id, ServiceLatency.hour, ServiceLatency.bar, ServiceLatency.stripe],
-    adds=[ServiceLatency.calls],
-)
 _UNLOCKED = (
     select(Service.id).where(Service.id == bindparam("of_service")).with_for_update(skip_locked=True, key_share=True)
 )
@@ -65,28 +46,26 @@ MIN_CALLS = 10
 MIN_FAILURES_PERCENT = 50
 
 
-def _bounds() -> tuple[int, ...]:
-    bounds = [_FIRST_MICROSECONDS]
-    while bounds[-1] < _LAST_MICROSECONDS:
-        bounds.append(bounds[-1] * 6 // 5)
-    return tuple(bounds)
+def _adding_to(model: type[Model]) -> PreparedInsert:
+    """Return the insert that adds to the counters of the row with the same key, if there is one."""
+    table = table_of(model)
+    key, counters = (
+        [getattr(model, each.name) for each in table.columns if each.primary_key is in_key] for in_key in (True, False)
+    )
+    return PreparedInsert(model, unique=key, adds=counters)
 
 
-LATENCY_BOUNDS = _bounds()
-_MIDPOINTS = (
-    LATENCY_BOUNDS[0] // 2,
-    *((low + high) // 2 for low, high in pairwise(LATENCY_BOUNDS)),
-    LATENCY_BOUNDS[-1],
-)
+_COUNTERS = {each: _adding_to(each) for each in (ServiceCaller, ServiceTotal, ServiceMinute, ServiceLatency)}
 
 
 def bucket_of(microseconds: int) -> int:
-    """Return the number of the bucket of a latency.
+    """Return the number of the bucket of a latency: 0 below a millisecond.
 
     Each bucket is a fifth wider than the one before, and a median is the middle of its bucket: its cost does not depend
     on the number of calls, and its error is at most 10 % (and it is rounded to a millisecond).
     """
-    return bisect_right(LATENCY_BOUNDS, microseconds)
+    milliseconds = microseconds / 1_000
+    return 0 if milliseconds < 1 else min(LAST_BUCKET, 1 + math.floor(math.log(milliseconds, _GROWTH)))
 
 
 def median_milliseconds(calls_by_bucket: Mapping[int, int]) -> int | None:
@@ -97,7 +76,7 @@ def median_milliseconds(calls_by_bucket: Mapping[int, int]) -> int | None:
     for bucket in sorted(calls_by_bucket):
         left -= calls_by_bucket[bucket]
         if left <= 0:
-            return max(1, (_MIDPOINTS[bucket] + 500) // 1000)
+            return max(1, round((1 + _GROWTH) / 2 * _GROWTH ** (bucket - 1)))
     return None
 
 
@@ -138,48 +117,38 @@ def record_answered_call(
     # Always in this order, to prevent deadlocks.
     if wallet_id is not None:
         caller = {"service_id": service_id, "wallet_id": wallet_id}
-        _ADD_TO_CALLER.execute(session, {**caller, "calls": 1, "spent_nanos": charged_nanos})
+        _COUNTERS[ServiceCaller].execute(session, {**caller, "calls": 1, "spent_nanos": charged_nanos})
     striped = {"service_id": service_id, "stripe": stripe}
-    _ADD_TO_TOTAL.execute(session, {**striped, **paid})
-    _ADD_TO_MINUTE.execute(session, {**striped, **paid, "minute": _minute(at), "failures": 0})
-    _ADD_TO_LATENCY.execute(session, {**striped, "hour": _hour(at), "bar": bucket_of(microseconds), "calls": 1})
+    _COUNTERS[ServiceTotal].execute(session, {**striped, **paid})
+    _COUNTERS[ServiceMinute].execute(session, {**striped, **paid, "minute": _minute(at), "failures": 0})
+    _COUNTERS[ServiceLatency].execute(
+        session, {**striped, "hour": _hour(at), "bar": bucket_of(microseconds), "calls": 1}
+    )
     # Unless the row is locked: then the next call or the sweep does it.
     _REFRESH_RANK.execute(session, {"of_service": service_id})
 
 
 def record_failed_call(session: Session, service_id: str, *, at: datetime | None = None) -> None:
     key = {"service_id": service_id, "minute": _minute(at or clock.now()), "stripe": _stripe(session)}
-    _ADD_TO_MINUTE.execute(session, {**key, "calls": 0, "revenue_nanos": 0, "failures": 1})
+    _COUNTERS[ServiceMinute].execute(session, {**key, "calls": 0, "revenue_nanos": 0, "failures": 1})
 
 
 def totals(session: Session, service_id: str) -> ServiceTotals:
-    row = session.execute(
-        select(func.sum(ServiceTotal.calls), func.sum(ServiceTotal.revenue_nanos)).where(
-            ServiceTotal.service_id == service_id
-        )
-    ).one()
-    return ServiceTotals(int(row[0] or 0), int(row[1] or 0))
+    of_service = ServiceTotal.service_id == service_id
+    return ServiceTotals(*sums(session, ServiceTotal.calls, ServiceTotal.revenue_nanos, where=[of_service]))
 
 
 def last_24_hours(session: Session, service_id: str, now: datetime | None = None) -> DailyUsage:
     """Return the last 24 hours. Reads at most one row per minute and stripe."""
     now = now or clock.now()
-    calls, revenue_nanos, failures = (
-        int(value or 0)
-        for value in session.execute(
-            select(
-                func.sum(ServiceMinute.calls), func.sum(ServiceMinute.revenue_nanos), func.sum(ServiceMinute.failures)
-            ).where(ServiceMinute.service_id == service_id, ServiceMinute.minute >= _minute(now) - _DAY)
-        ).one()
+    minute, latency = ServiceMinute, ServiceLatency
+    of_minutes = minute.service_id == service_id, minute.minute >= _minute(now) - _DAY
+    calls, revenue_nanos, failures = sums(
+        session, minute.calls, minute.revenue_nanos, minute.failures, where=of_minutes
     )
-    buckets: Mapping[int, int] = {
-        bar: int(count)
-        for bar, count in session.execute(
-            select(ServiceLatency.bar, func.sum(ServiceLatency.calls))
-            .where(ServiceLatency.service_id == service_id, ServiceLatency.hour >= _hour(now) - _DAY)
-            .group_by(ServiceLatency.bar)
-        )
-    }
+    of_hours = latency.service_id == service_id, latency.hour >= _hour(now) - _DAY
+    histogram = select(latency.bar, func.sum(latency.calls)).where(*of_hours).group_by(latency.bar)
+    buckets = {bar: int(count) for bar, count in session.execute(histogram)}
     attempted = calls + failures
     rate = (Decimal(calls) / Decimal(attempted)).quantize(Decimal("0.0001")) if attempted else None
     return DailyUsage(calls, revenue_nanos, rate, median_milliseconds(buckets) if attempted else None)
@@ -188,7 +157,7 @@ def last_24_hours(session: Session, service_id: str, now: datetime | None = None
 def revenue_since(session: Session, service_id: str, since: datetime) -> int:
     """Return the revenue since an instant, in whole minutes: at least what was earned since."""
     of_minutes = ServiceMinute.service_id == service_id, ServiceMinute.minute >= _minute(since)
-    return int(session.scalar(select(func.sum(ServiceMinute.revenue_nanos)).where(*of_minutes)) or 0)
+    return sums(session, ServiceMinute.revenue_nanos, where=of_minutes)[0]
 
 
 def top_callers(session: Session, service_id: str) -> Sequence[Row[str, int, int]]:
@@ -263,62 +232,41 @@ def announce_unhealthy(now: datetime) -> None:
     )
     with read_only_unit() as session:
         rows = session.execute(query).all()
+    since, once = clock.isoformat(now - WINDOW), f"unhealthy:{now:%Y-%m-%dT%H}"
     for row in rows:
+        counted = {"calls": int(row.calls), "failures": int(row.failures), "since": since}
+        data = {"service_id": row.id, "name": row.name, **counted}
+        owner = {"agent_id": row.agent_id, "object_id": row.id}
         with unit_of_work() as session:
-            outbox.record(
-                session,
-                EventType.SERVICE_UNHEALTHY,
-                agent_id=row.agent_id,
-                object_id=row.id,
-                data={
-                    "service_id": row.id, "name": row.name, "calls": int(row.calls), "failures": int(row.failures),
-                    "since": clock.isoformat(now - WINDOW),
-                },
-                once=f"unhealthy:{now:%Y-%m-%dT%H}",
-            )  # fmt: skip
+            outbox.record(session, EventType.SERVICE_UNHEALTHY, **owner, data=data, once=once)
 
 
 def find_wrong_sums(session: Session) -> list[str]:
-    """Return one sentence for each sum that differs from what callers were charged or paid, or from its stripes."""
-    return [*_find_wrong_revenue(session), *_find_wrong_callers(session)]
+    """Return one sentence for each sum that differs from what callers were charged or paid, or from its stripes.
 
-
-def _find_wrong_revenue(session: Session) -> list[str]:
+    The sums of wallets may be below the totals, because gateway-only keys have no wallet.
+    """
     charged: Counter[str] = Counter()
-    for revenue in (
-        usage.revenue_by_provider(session, prefix=PROVIDER_PREFIX),
-        claimed_payments.revenue_by_provider(session, prefix=PROVIDER_PREFIX),
-    ):
-        charged.update({provider.removeprefix(PROVIDER_PREFIX): nanos for provider, nanos in revenue.items()})
-    counted = {
-        service_id: int(nanos)
-        for service_id, nanos in session.execute(
-            select(ServiceTotal.service_id, func.sum(ServiceTotal.revenue_nanos)).group_by(ServiceTotal.service_id)
-        )
-        if nanos
-    }
-    return [
-        f"service {service_id}: callers paid {charged[service_id]} nano-dollars, "
-        f"but {counted.get(service_id, 0)} are counted"
-        for service_id in sorted(charged.keys() | counted.keys())
-        if charged[service_id] != counted.get(service_id, 0)
+    for revenue_by_provider in (usage.revenue_by_provider, claimed_payments.revenue_by_provider):
+        charged.update(revenue_by_provider(session, prefix=PROVIDER_PREFIX))
+    calls = _by_service(session, ServiceTotal.calls)
+    counted = _by_service(session, ServiceTotal.revenue_nanos)
+    calls_of_wallets = _by_service(session, ServiceCaller.calls)
+    spent_by_wallets = _by_service(session, ServiceCaller.spent_nanos)
+    wrong = [
+        f"{name}: callers paid {charged[name]} nano-dollars, but {counted[name]} are counted"
+        for name in sorted(charged.keys() | counted.keys())
+        if charged[name] != counted[name]
+    ]
+    return wrong + [
+        f"{name}: the sums of its callers exceed its totals"
+        for name in calls_of_wallets
+        if calls_of_wallets[name] > calls[name] or spent_by_wallets[name] > counted[name]
     ]
 
 
-def _find_wrong_callers(session: Session) -> list[str]:
-    """Find sums of wallets above the totals; they may be below, because gateway-only keys have no wallet."""
-    wallets = _sums(ServiceCaller.service_id, ServiceCaller.calls, ServiceCaller.spent_nanos)
-    totals = _sums(ServiceTotal.service_id, ServiceTotal.calls, ServiceTotal.revenue_nanos)
-    rows = session.execute(
-        select(wallets.c.service_id)
-        .outerjoin(totals, totals.c.service_id == wallets.c.service_id)
-        .where(
-            (wallets.c.calls > func.coalesce(totals.c.calls, 0)) | (wallets.c.nanos > func.coalesce(totals.c.nanos, 0))
-        )
-    )
-    return [f"service {row.service_id}: the sums of its callers exceed its totals" for row in rows]
-
-
-def _sums(service_id: Any, calls: Any, nanos: Any) -> Subquery:
-    summed = select(service_id, func.sum(calls).label("calls"), func.sum(nanos).label("nanos"))
-    return summed.group_by(service_id).subquery()
+def _by_service(session: Session, column: InstrumentedAttribute[int]) -> Counter[str]:
+    """Return the sums of a counter by the provider's name of the service."""
+    of_service = column.class_.service_id
+    rows = session.execute(select(of_service, func.sum(column)).group_by(of_service))
+    return Counter({f"{PROVIDER_PREFIX}{service_id}": int(total) for service_id, total in rows})

@@ -3,28 +3,23 @@
 A subscription only expresses interest: calling a service does not require one.
 """
 
-from datetime import datetime
-from typing import Any, TypeAlias
-
-from sqlalchemy import ColumnElement, Row, Select, and_, select
+from sqlalchemy import ColumnElement, and_, select
 from sqlalchemy.orm import Session
 
 from app.catalog.models import IS_ACTIVE, SUBSCRIPTIONS, Service, Subscription, SubscriptionStatus
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedInsert
-from app.db.tables import count
+from app.db.tables import count, page_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import AlreadySubscribed, NotFound
 from app.idempotency.service import Claim
 from app.spending import accounts as spending_accounts
 
-SubscriptionRow: TypeAlias = Row[*tuple[Any, ...]]
-"""The columns of a subscription, and `service_name`."""
 _INSERT = PreparedInsert(Subscription, unique=[Subscription.service_id, Subscription.wallet_id])
 
 
-def subscribe(service_id: str, *, wallet_id: str, agent_id: str, claim: Claim) -> SubscriptionRow:
+def subscribe(service_id: str, *, wallet_id: str, agent_id: str, claim: Claim) -> Subscription:
     """Subscribe a wallet to an active service. Of concurrent requests, one succeeds.
 
     Raises: AlreadySubscribed; NotFound if the wallet was deleted or the service left the catalog concurrently.
@@ -46,40 +41,34 @@ def subscribe(service_id: str, *, wallet_id: str, agent_id: str, claim: Claim) -
             session, this, cancelled, active, reactivated=True, updated_at=now
         ):
             raise AlreadySubscribed
-        row: SubscriptionRow = session.execute(_select_subscriptions().where(this)).one()
+        row = session.scalars(select(Subscription).where(this)).one()
         claim.bind(session, row.id)
     return row
 
 
-def cancel(service_id: str, *, wallet_id: str, agent_id: str) -> SubscriptionRow:
+def cancel(service_id: str, *, wallet_id: str, agent_id: str) -> Subscription:
     """Cancel a subscription; idempotent. Raises: NotFound if there never was one."""
     with unit_of_work() as session:
-        _cancel(session, _of(service_id, wallet_id), at=clock.now())
+        _cancel(session, _of(service_id, wallet_id))
         missing = NotFound("This wallet has no subscription to this service.")
         return _find(session, missing, Subscription.agent_id == agent_id, _of(service_id, wallet_id))
 
 
-def list_of(agent_id: str | None, page: PageRequest, *, status: str | None) -> Page[SubscriptionRow]:
+def list_of(agent_id: str | None, page: PageRequest, *, status: str | None) -> Page[Subscription]:
     """Return an agent's subscriptions, oldest first; a gateway-only key has none."""
-    if agent_id is None:
-        return Page((), 0, page)
-    conditions = [Subscription.agent_id == agent_id]
-    if status is not None:
-        conditions.append(Subscription.status == status)
-    query = _select_subscriptions().where(*conditions).order_by(Subscription.created_at, Subscription.id)
+    of_status = [] if status is None else [Subscription.status == status]
     with read_only_unit() as session:
-        rows = session.execute(query.limit(page.limit).offset(page.offset)).all()
-        return Page(rows, count(session, Subscription, *conditions), page)
+        return page_of(session, Subscription, page, Subscription.agent_id == agent_id, *of_status)
 
 
-def get_subscription(subscription_id: str) -> SubscriptionRow:
+def get_subscription(subscription_id: str) -> Subscription:
     """Return a subscription. Raises: NotFound."""
     with read_only_unit() as session:
         return _find(session, NotFound("This subscription does not exist."), Subscription.id == subscription_id)
 
 
-def _find(session: Session, missing: NotFound, *conditions: ColumnElement[bool]) -> SubscriptionRow:
-    row: SubscriptionRow | None = session.execute(_select_subscriptions().where(*conditions)).one_or_none()
+def _find(session: Session, missing: NotFound, *conditions: ColumnElement[bool]) -> Subscription:
+    row = session.scalars(select(Subscription).where(*conditions)).one_or_none()
     if row is None:
         raise missing
     return row
@@ -90,25 +79,18 @@ def count_active(session: Session, service_id: str) -> int:
     return count(session, Subscription, Subscription.service_id == service_id, is_active)
 
 
-def cancel_for_service(session: Session, service_id: str, *, at: datetime) -> None:
-    _cancel(session, Subscription.service_id == service_id, at=at)
+def cancel_for_service(session: Session, service_id: str) -> None:
+    _cancel(session, Subscription.service_id == service_id)
 
 
 def cancel_for_wallet(session: Session, wallet_id: str) -> None:
-    _cancel(session, Subscription.wallet_id == wallet_id, at=clock.now())
+    _cancel(session, Subscription.wallet_id == wallet_id)
 
 
 def _of(service_id: str, wallet_id: str) -> ColumnElement[bool]:
     return and_(Subscription.service_id == service_id, Subscription.wallet_id == wallet_id)
 
 
-def _cancel(session: Session, rows: ColumnElement[bool], *, at: datetime) -> None:
-    SUBSCRIPTIONS.move(session, rows, SubscriptionStatus.ACTIVE, SubscriptionStatus.CANCELLED, updated_at=at)
-
-
-def _select_subscriptions() -> Select[Any]:
-    query: Select[Any] = select(  # type: ignore[assignment]
-        Subscription.id, Subscription.service_id, Subscription.wallet_id, Subscription.status,
-        Subscription.reactivated, Subscription.created_at, Service.name.label("service_name"),
-    )  # fmt: skip
-    return query.join(Service, Service.id == Subscription.service_id)
+def _cancel(session: Session, rows: ColumnElement[bool]) -> None:
+    now = clock.now()
+    SUBSCRIPTIONS.move(session, rows, SubscriptionStatus.ACTIVE, SubscriptionStatus.CANCELLED, updated_at=now)

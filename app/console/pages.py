@@ -3,7 +3,7 @@
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,9 @@ entrance = Blueprint("console_entrance", __name__, url_prefix="/admin")
 console = Blueprint("console", __name__, url_prefix="/admin")
 
 _COOKIE = "purser_console"
-_SECTIONS: Mapping[str, Any] = tomllib.loads((Path(__file__).parent / "sections.toml").read_text("utf-8"))
-_PLACES = tuple((slug, each["title"]) for slug, each in _SECTIONS.items() if "needs" not in each)
+_SECTIONS: dict[str, Any] = tomllib.loads((Path(__file__).parent / "sections.toml").read_text("utf-8"))
+_OVERVIEW: Any = _SECTIONS.pop("overview")
+_PLACES = tuple((slug, each["title"]) for slug, each in _SECTIONS.items() if not {"needs", "is_hidden"} & each.keys())
 _MAX_FORM_BYTES = 16 * 1024
 
 
@@ -105,17 +106,13 @@ def sign_out() -> Response:
 @console.get("")
 def show_overview() -> Response:
     """Show what there is, what waits, and what was charged lately."""
+    figures: list[tuple[str, Any, str]] = []
+    for title, slug, chosen in _OVERVIEW["lists"]:
+        found = _call(_SECTIONS[slug]["view"], {**chosen, "limit": "1"})
+        figures.append((title, found["pagination"]["total"], url_for("console.show_list", slug=slug, **chosen)))
     days = _call("platform.get_usage_by_day", {"days": "7"})["days"]
     charged = _written(sum(Decimal(str(each["cost_usd"])) for each in days), "usd")
-    figures = [
-        ("Agents", _total("platform.list_agents", {}), "/admin/agents"),
-        ("Frozen agents", _total("platform.list_agents", {"frozen": "true"}), "/admin/agents?frozen=true"),
-        ("Approvals that wait", _total("platform.list_all_approvals", {"status": "awaiting"}),
-         "/admin/approvals?status=awaiting"),
-        ("Services", _total("platform.list_all_services", {}), "/admin/services"),
-        ("Calls in seven days", sum(each["calls"] for each in days), "/admin/usage"),
-        ("Charged in seven days", charged, "/admin/usage"),
-    ]  # fmt: skip
+    figures.append(("Charged in seven days", charged, url_for("console.show_list", slug="usage")))
     return _render("overview.html", figures=figures)
 
 
@@ -129,9 +126,13 @@ def show_list(slug: str) -> Response:
         return _render("list.html", section=section, slug=slug, chosen=chosen, rows=None, page=None)
     offset = request.args.get("offset", "")
     answer = _call(section["view"], {**chosen, **({"offset": offset[:9]} if offset.isdecimal() else {})})
-    rows = [(_cells(section["columns"], each), _acts(section, each), each) for each in answer[section["items"]]]
-    page = answer.get("pagination")
-    return _render("list.html", section=section, slug=slug, chosen=chosen, rows=rows, page=page)
+    items = answer[section["items"]]
+    titles, cells = _table(section["columns"], items)
+    rows = [(values, _acts(section, each), each) for values, each in zip(cells, items, strict=True)]
+    return _render(
+        "list.html", section=section, slug=slug, chosen=chosen, rows=rows, page=answer.get("pagination"), titles=titles,
+        facts=_cells(section.get("facts", ()), answer),
+    )  # fmt: skip
 
 
 @console.get("/<slug>/<item_id>")
@@ -141,13 +142,10 @@ def show_one(slug: str, item_id: str) -> Response:
     if one is None:
         raise NotFound
     found = _call(one["view"], {one["argument"]: item_id})
-    tables = [
-        (each["title"], each["columns"], [_cells(each["columns"], row) for row in found[each["items"]]])
-        for each in one.get("tables", ())
-    ]
-    related = [(title, _filled(href, found)) for title, href in one.get("related", ())]
+    tables = [(each["title"], *_table(each["columns"], found[each["items"]])) for each in one.get("tables", ())]
+    related = [(title, href.format_map(found)) for title, href in one.get("related", ())]
     return _render(
-        "one.html", slug=slug, title=found[one["title"]], facts=_cells(one["facts"], found), tables=tables,
+        "one.html", slug=slug, title=found[one["title"]], facts=_cells(one.get("facts", ()), found), tables=tables,
         related=related, acts=_acts(one, found), found=found,
     )  # fmt: skip
 
@@ -166,9 +164,8 @@ def act(slug: str, item_id: str, act: str) -> Response:
         arguments[name] = _entered(request.form.get(name, ""), title, kind)
     # A form that is sent twice has the effect of one.
     _call(chosen["view"], arguments, {"Idempotency-Key": request.form.get("form_id", "")})
-    of_item: dict[str, Any] = {"item_id": item_id} if of_one else {}
-    place = url_for("console.show_one" if of_one else "console.show_list", slug=slug, **of_item)
-    return auth.see_other(f"{place}?done={act}")
+    item = {"item_id": item_id} if of_one else {section["needs"]: item_id} if "needs" in section else {}
+    return auth.see_other(url_for(f"console.show_{'one' if of_one else 'list'}", slug=slug, **item, done=act))
 
 
 def _assert_host() -> None:
@@ -196,10 +193,6 @@ def _call(view: str, arguments: Mapping[str, Any], headers: Mapping[str, str] | 
     return answer
 
 
-def _total(view: str, arguments: Mapping[str, str]) -> int:
-    return int(_call(view, {**arguments, "limit": "1"})["pagination"]["total"])
-
-
 def _acts(owner: Mapping[str, Any], row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the acts that a row's state permits."""
     return [
@@ -211,14 +204,21 @@ def _acts(owner: Mapping[str, Any], row: Mapping[str, Any]) -> list[Mapping[str,
 
 def _cells(columns: Any, row: Mapping[str, Any]) -> list[Cell]:
     return [
-        Cell(title, _written(_value(row, path), kind), kind, _filled(rest[0], row) if rest else "")
+        Cell(title, _written(_value(row, path), kind), kind, rest[0].format_map(row) if rest else "")
         for title, path, kind, *rest in columns
     ]
 
 
-def _value(row: Mapping[str, Any], path: str) -> Any:
+def _table(columns: Any, items: Any) -> tuple[list[str], list[list[Cell]]]:
+    """Return the titles and cells of a table, without columns in which no item has a value."""
+    filled = [each for each in columns if any(_value(item, each[1]) not in (None, "") for item in items)]
+    return [title for title, *_ in filled], [_cells(filled, item) for item in items]
+
+
+def _value(row: Any, path: str) -> Any:
+    """Return the value at a path of names; the row itself without one."""
     found: Any = row
-    for name in path.split("."):
+    for name in path.split(".") if path else ():
         found = found.get(name) if isinstance(found, Mapping) else None
     return found
 
@@ -228,26 +228,24 @@ def _written(value: Any, kind: str) -> str:
         return "none"
     if kind == "usd":
         return f"{Decimal(str(value)):,.2f} USD"
-    if kind == "flag":
+    if kind in ("flag", "good"):
         return "Yes" if value else "No"
     if kind == "time":
         return f"{datetime.fromisoformat(value):%d %b %Y, %H:%M} UTC"
     return str(value)
 
 
-def _filled(template: str, row: Mapping[str, Any]) -> str:
-    # Ids are the only values in addresses.
-    return template.format_map(row)
-
-
 def _entered(text: str, title: str, kind: str) -> Any:
     """Return what was entered in a field, as the view takes it. Raises: _Refused."""
-    if kind == "flag":
-        return text == "on"
+    if kind in ("flag", "row"):
+        return text if kind == "row" else text == "on"
     try:
+        if kind == "time":
+            return datetime.fromisoformat(text).replace(tzinfo=UTC).isoformat()
         return JsonNumber(str(Decimal(text.strip())))
-    except InvalidOperation:
-        raise _Refused(400, f"{title}: enter a number such as 25 or 7.50.") from None
+    except (InvalidOperation, ValueError):
+        example = "a time such as 2026-11-28T06:30" if kind == "time" else "a number such as 25 or 7.50"
+        raise _Refused(400, f"{title}: enter {example}.") from None
 
 
 def _render(template: str, *, status: int = 200, **values: Any) -> Response:

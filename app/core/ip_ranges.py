@@ -19,28 +19,13 @@ def is_loopback(host: str | None) -> bool:
 
 
 _IPV6_PUBLIC = ipaddress.IPv6Network("2000::/3")
-_NON_PUBLIC_NETWORKS = tuple(
-    ipaddress.ip_network(network)
-    for network in (
-        # Global by `is_global`, at least in some Python version (IANA special-purpose registries).
-        "0.0.0.0/8",
-        "100.64.0.0/10",
-        "168.63.129.16/32",  # Azure's host agent, at a public address
-        "192.0.0.0/24",
-        "192.31.196.0/24",
-        "192.52.193.0/24",
-        "192.88.99.0/24",
-        "192.175.48.0/24",
-        "198.18.0.0/15",
-        "224.0.0.0/4",
-        "240.0.0.0/4",
-        "2001::/23",  # Teredo and other protocol assignments
-        "2001:db8::/32",
-        "2002::/16",  # 6to4
-        "2620:4f:8000::/48",
-        "3fff::/20",
-    )
-)
+# Global by `is_global`, at least in some Python version (IANA special-purpose registries); and Azure's host agent, at
+# the public address 168.63.129.16. 2001::/23 has Teredo and other protocol assignments, 2002::/16 is 6to4.
+_NON_PUBLIC_NETWORKS = tuple(map(ipaddress.ip_network, (
+    "0.0.0.0/8", "100.64.0.0/10", "168.63.129.16/32", "192.0.0.0/24", "192.31.196.0/24", "192.52.193.0/24",
+    "192.88.99.0/24", "192.175.48.0/24", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4",
+    "2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20",
+)))  # fmt: skip
 
 
 def is_public(text: str) -> bool:

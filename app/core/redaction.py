@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Collection
 
 REPLACEMENT = "…"
+_KEY = re.compile(r"\b(ak|gw|at)_[A-Za-z0-9_-]{16,}")
 MIN_ANYWHERE = 6
 _ORDINARY = frozenset(
     "a about all an and are as at be but by can could do for from has have he her his i if in is it its me my no not "  # noqa: SIM905
@@ -29,3 +30,8 @@ def secret_pattern(secrets: Collection[str], *, flags: int = 0) -> re.Pattern[st
 def redaction(secrets: Collection[str]) -> Callable[[str], str]:
     pattern = secret_pattern(secrets)
     return lambda text: pattern.sub(REPLACEMENT, text)
+
+
+def redact_keys(text: str) -> str:
+    """Return a text without keys of this service."""
+    return _KEY.sub(r"\1_…", text)

@@ -4,13 +4,13 @@ The only writer of `credit_accounts` and `credit_postings`, and of `grant_budget
 day. Each entry has a unique reference.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, ColumnElement, Row, String, bindparam, cast, exists, func, select, update
+from sqlalchemy import BigInteger, ColumnElement, Select, String, bindparam, cast, exists, func, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock
@@ -30,7 +30,6 @@ _APPEND = PreparedInsert(CreditLedgerEntry)
 _APPEND_ONCE = PreparedInsert(CreditLedgerEntry, unique=[CreditLedgerEntry.reference])
 MAX_GRANTED_NANOS = 10**18
 """A billion dollars, the most that one account can ever be granted: no sum exceeds a BIGINT."""
-_AccountRow: TypeAlias = Row[*tuple[Any, ...]]
 _TABLE = table_of(CreditAccount)
 _AVAILABLE, _HELD, _SPENT = _TABLE.c.available_nanos, _TABLE.c.held_nanos, _TABLE.c.spent_nanos
 _COLUMNS = (_TABLE.c.id, _AVAILABLE, _HELD, _TABLE.c.granted_nanos, _SPENT)
@@ -112,7 +111,7 @@ _DEBIT = {
 
 
 class Balance(NamedTuple):
-    """The balance of an account in nano-dollars; agents see `credits_nanos`."""
+    """The balance of an account in nano-dollars, in the order of its columns; agents see `credits_nanos`."""
 
     available_nanos: int
     held_nanos: int
@@ -159,8 +158,8 @@ def has_available(owner_id: Any) -> ColumnElement[bool]:
     return exists().where(CreditAccount.id == owner_id, CreditAccount.available_nanos > 0)
 
 
-def grants_by_reference(session: Session, prefix: str) -> dict[str, tuple[str, int]]:
-    """Return account and nano-dollars of the grants with a prefix less what was revoked, by reference. For audits.
+def find_wrong_grants(session: Session, prefix: str, recorded: Mapping[str, tuple[str | None, int]]) -> list[str]:
+    """Return one sentence for each reference with a prefix whose grants, less what was revoked, are not as recorded.
 
     A second grant for a reference, or what was revoked, has a suffix after a colon.
     """
@@ -171,12 +170,17 @@ def grants_by_reference(session: Session, prefix: str) -> dict[str, tuple[str, i
         for entry, account, nanos in session.execute(select(*columns).where(named)):
             reference = prefix + entry.removeprefix(f"{kind}{prefix}").split(":")[0]
             found[reference] = account, found.get(reference, (account, 0))[1] + sign * nanos
-    return {reference: net for reference, net in found.items() if net[1]}
+    granted = {reference: net for reference, net in found.items() if net[1]}
+    return [
+        f"{reference}: recorded are {recorded.get(reference)}, the ledger has {granted.get(reference)}"
+        for reference in sorted(recorded.keys() | granted.keys())
+        if recorded.get(reference) != granted.get(reference)
+    ]
 
 
 def balance(session: Session, owner_id: str) -> Balance:
     """Return the balance of an account. Raises: NoResultFound for one that was never opened: a bug."""
-    return _balance(_READ.one(session, {"owner_id": owner_id}))
+    return Balance(*_READ.one(session, {"owner_id": owner_id})[1:])
 
 
 def totals(session: Session) -> Balance:
@@ -191,16 +195,16 @@ def sums_of(session: Session, *amounts: ColumnElement[int]) -> list[int]:
     return [dollars * NANOS_PER_USD + rest for dollars, rest in zip(found[::2], found[1::2], strict=True)]
 
 
-def balances(session: Session, owner_ids: Sequence[str]) -> dict[str, Balance]:
+def balances(session: Session, owner_ids: Sequence[str] | Select[str]) -> dict[str, Balance]:
     """Return the balances of several accounts, in one query."""
     rows = session.execute(select(*_COLUMNS).where(_TABLE.c.id.in_(owner_ids)))
-    return {row.id: _balance(row) for row in rows}
+    return {row.id: Balance(*row[1:]) for row in rows}
 
 
 def debit_available(session: Session, owner_id: str, nanos: int, *, into: Bucket) -> Balance | None:
     """Move available credits to `held` or `revenue` and return the new balance; None if they are insufficient."""
     row = _DEBIT[into].one_or_none(session, {"owner_id": owner_id, "nanos": nanos})
-    return None if row is None else _balance(row)
+    return None if row is None else Balance(*row[1:])
 
 
 def adjust(session: Session, owner_id: str, *, available: int = 0, held: int = 0, spent: int = 0) -> Balance:
@@ -209,7 +213,7 @@ def adjust(session: Session, owner_id: str, *, available: int = 0, held: int = 0
     Check constraints refuse sums that are negative or do not add up.
     """
     differences = {"owner_id": owner_id, "available": available, "held": held, "spent": spent}
-    return _balance(_ADJUST.one(session, differences))
+    return Balance(*_ADJUST.one(session, differences)[1:])
 
 
 def mark_with_budgets(session: Session, owner_ids: Collection[str]) -> None:
@@ -222,10 +226,6 @@ def mark_with_budgets(session: Session, owner_ids: Collection[str]) -> None:
 def lock_available(session: Session, owner_id: str) -> int:
     available_nanos: int = _LOCK.one(session, {"owner_id": owner_id}).available_nanos
     return available_nanos
-
-
-def _balance(row: _AccountRow) -> Balance:
-    return Balance(row.available_nanos, row.held_nanos, row.granted_nanos, row.spent_nanos)
 
 
 def announce_low(below_nanos: int = LOW_NANOS) -> None:

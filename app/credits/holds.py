@@ -15,9 +15,9 @@ from sqlalchemy.orm import Session
 from app.core import clock, money
 from app.credits import accounts
 from app.credits.accounts import Balance, Bucket, EntryKind, LedgerEntry
-from app.credits.models import CreditHold
+from app.credits.models import CreditHold, CreditLedgerEntry
 from app.db.prepared import PreparedInsert, PreparedRead
-from app.db.state_machine import StateMachine, Transitions
+from app.db.state_machine import StateMachine
 from app.db.tables import day_of, table_of, utc_day
 from app.errors import InsufficientCredits
 
@@ -35,17 +35,15 @@ _COLUMNS = (
 )  # fmt: skip
 HOLDS = StateMachine(
     CreditHold.state,
-    Transitions(
-        # `settled` if the price was charged without a hold.
-        initial={CreditHoldState.HELD, CreditHoldState.SETTLED},
-        permitted={
-            CreditHoldState.HELD: {CreditHoldState.SETTLED, CreditHoldState.RELEASED, CreditHoldState.LAPSED},
-            # Charged an estimate when its lease expired; the difference is entered when the cost is known.
-            CreditHoldState.LAPSED: {CreditHoldState.SETTLED, CreditHoldState.RELEASED},
-            # Refunded.
-            CreditHoldState.SETTLED: {CreditHoldState.RELEASED},
-        },
-    ),
+    # `settled` if the price was charged without a hold.
+    initial={CreditHoldState.HELD, CreditHoldState.SETTLED},
+    permitted={
+        CreditHoldState.HELD: {CreditHoldState.SETTLED, CreditHoldState.RELEASED, CreditHoldState.LAPSED},
+        # Charged an estimate when its lease expired; the difference is entered when the cost is known.
+        CreditHoldState.LAPSED: {CreditHoldState.SETTLED, CreditHoldState.RELEASED},
+        # Refunded.
+        CreditHoldState.SETTLED: {CreditHoldState.RELEASED},
+    },
     announced=_COLUMNS,
 )
 
@@ -207,6 +205,13 @@ def refund(session: Session, charge_id: str) -> HoldResult:
     return _result_of(session, _read(session, charge_id))
 
 
+def finish_lapsed(session: Session, owner_id: str) -> None:
+    """Make the estimates final that lapsed holds of an account were charged: nothing replaces them any more."""
+    held = CreditLedgerEntry.account_id == owner_id, CreditLedgerEntry.kind == EntryKind.HOLD.value
+    for reference in session.scalars(select(CreditLedgerEntry.reference).where(*held)):
+        HOLDS.move(session, reference.removeprefix("hold:"), CreditHoldState.LAPSED, CreditHoldState.SETTLED)
+
+
 def renew(session: Session, hold_id: str, *, lease: timedelta, memo: Mapping[str, Any] | None = None) -> bool:
     """Extend the lease of an open hold from now, with another memo if given; return whether it was still open."""
     values = {"lease_until": clock.now() + lease, **({} if memo is None else {"memo": dict(memo)})}
@@ -233,15 +238,8 @@ def expired_holds(session: Session, now: datetime, limit: int) -> list[CreditHol
     return [_hold_view(row) for row in session.execute(expired)]
 
 
-def total_since(session: Session, account_id: str, since: datetime, *, api_key_id: str) -> int:
-    """Return what the holds of a key since an instant have reserved and charged. For audits."""
-    of_key = CreditHold.memo["api_key_id"].as_string() == api_key_id
-    of_account = CreditHold.account_id == account_id, CreditHold.created_at >= since
-    return int(session.scalar(select(func.sum(_RESERVED_OR_CHARGED)).where(*of_account, of_key)) or 0)
-
-
 def totals_in_budgets(session: Session, since: datetime) -> Iterator[tuple[list[str], date, int]]:
-    """Yield what holds since an instant have reserved and charged, by their shared budgets, and day. For audits."""
+    """Yield what holds since an instant have reserved and charged, by their budgets, and day. For audits."""
     counted_by = cast(CreditHold.memo["budgets"], String).label("counted_by")
     day = utc_day(CreditHold.created_at, dialect=session.get_bind().dialect.name).label("on_day")
     rows = session.execute(

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -21,24 +20,13 @@ from app.extensions import Base
 StateT = TypeVar("StateT", bound=StrEnum)
 
 
-@dataclass(frozen=True, slots=True)
-class Transitions(Generic[StateT]):
-    """The states in which a row may begin, and which states may follow which."""
-
-    initial: AbstractSet[StateT]
-    permitted: Mapping[StateT, AbstractSet[StateT]]
-
-    def check(self, source: StateT | None, target: StateT) -> None:
-        """Check a transition, or with source None a first state. Raises: ValueError if there is none: a bug."""
-        if target not in (self.initial if source is None else self.permitted.get(source, ())):
-            raise ValueError(f"there is no transition from {source or 'a new row'} to {target}")
-
-
 _NO_PARAMETERS: Mapping[str, Any] = {}
 
 
 class StateMachine(Generic[StateT]):
     """The writer of one column. A transition is a conditional UPDATE: of concurrent ones, only one has an effect.
+
+    A row begins in one of the states `initial`; `permitted` are the states that may follow each.
 
     With `event`, each state is stored as a row of that model in the same unit; with `logger`, each transition is logged
     after the commit. `values` are what else a transition to a state changes. `announce` is called in the unit with each
@@ -48,15 +36,16 @@ class StateMachine(Generic[StateT]):
     def __init__(
         self,
         column: InstrumentedAttribute[str],
-        transitions: Transitions[StateT],
         *,
+        initial: AbstractSet[StateT],
+        permitted: Mapping[StateT, AbstractSet[StateT]],
         event: type[Base] | None = None,
         logger: BoundLogger | None = None,
         values: Callable[[StateT, str | None], Mapping[str, Any]] = lambda _state, _reason: {},
         announce: Callable[[Session, Any, StateT, str | None], None] | None = None,
         announced: Sequence[InstrumentedAttribute[Any]] = (),
     ) -> None:
-        self.column, self.transitions = column, transitions
+        self.column, self.initial_states, self.permitted = column, initial, permitted
         self._logger, self._values, self._announce = logger, values, announce
         self._model: type[Base] = column.parent.class_
         table = table_of(self._model)
@@ -75,7 +64,8 @@ class StateMachine(Generic[StateT]):
 
     def initial(self, state: StateT) -> dict[str, str]:
         """Return the value of the column for a new row. Raises: ValueError if no row begins in this state."""
-        self.transitions.check(None, state)
+        if state not in self.initial_states:
+            raise ValueError(f"no {self._subject} begins as {state}")
         return {self.column.key: state.value}
 
     def add(self, session: Session, row: Any, state: StateT, *, reason: str | None = None) -> None:
@@ -112,7 +102,8 @@ class StateMachine(Generic[StateT]):
         """
         sources = sources if isinstance(sources, AbstractSet) else {sources}
         for source in sources:
-            self.transitions.check(source, target)
+            if target not in self.permitted.get(source, ()):
+                raise ValueError(f"there is no transition of a {self._subject} from {source} to {target}")
         values = {**self._values(target, reason), **changes, self.column.key: target.value}
         if isinstance(rows, str) and session.identity_map.get(identity_key(self._model, rows)) is None:
             moved = self._move_row(session, sources, values, where, {**parameters, "row_key": rows})

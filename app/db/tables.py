@@ -99,6 +99,12 @@ def count(session: Session, model: type[Base], *conditions: sa.ColumnElement[boo
     return session.scalar(sa.select(sa.func.count()).select_from(model).where(*conditions)) or 0
 
 
+def sums(session: Session, *columns: Any, where: Sequence[sa.ColumnElement[bool]]) -> list[int]:
+    """Return the sums of columns over the rows that meet all conditions; 0 without rows."""
+    found = session.execute(sa.select(*map(sa.func.sum, columns)).where(*where)).one()
+    return [int(each or 0) for each in found]
+
+
 def page_of(
     session: Session, model: Any, page: PageRequest, *conditions: sa.ColumnElement[bool], newest_first: bool = False
 ) -> Page[Any]:
@@ -108,27 +114,33 @@ def page_of(
     """
     conditions = (*conditions, *within(table_of(model), page))
     total = count(session, model, *conditions)
-    shown = page
-    if page.after is not None:
-        later, remaining = rows_after(session, table_of(model), page.after, *conditions, newest_first=newest_first)
-        conditions, shown = (*conditions, later), replace(page, offset=total - remaining)
+    later, shown = after_entry(session, table_of(model), page, total, *conditions, newest_first=newest_first)
     order = [each.desc() if newest_first else each for each in (model.created_at, model.id)]
-    ids = sa.select(model.id).where(*conditions).order_by(*order).limit(page.limit).offset(page.offset).subquery()
+    ids = (
+        sa.select(model.id).where(*conditions, *later).order_by(*order).limit(page.limit).offset(page.offset).subquery()
+    )
     rows = session.scalars(sa.select(model).join(ids, ids.c.id == model.id).order_by(*order)).all()
     return Page(rows, total, shown)
 
 
-def rows_after(
-    session: Session, table: Table, after: str, *conditions: sa.ColumnElement[bool], newest_first: bool = True
-) -> tuple[sa.ColumnElement[bool], int]:
-    """Return the condition of the rows after one, and their number. Raises: InvalidInput if it is not in the list."""
+def after_entry(
+    session: Session, table: Table, page: PageRequest, total: int, *conditions: sa.ColumnElement[bool],
+    newest_first: bool = True,
+) -> tuple[list[sa.ColumnElement[bool]], PageRequest]:  # fmt: skip
+    """Return what else is true of rows after the entry `page.after`, if any, and the page with its offset in the list.
+
+    Raises: InvalidInput if the entry is not among the `total` rows that meet the conditions.
+    """
+    if page.after is None:
+        return [], page
     columns = (table.c.created_at, table.c.id)
-    row = session.execute(sa.select(*columns).where(table.c.id == after, *conditions)).first()
+    row = session.execute(sa.select(*columns).where(table.c.id == page.after, *conditions)).first()
     if row is None:
         raise InvalidInput.field("after", "is not the id of an entry of this list")
     key, found = sa.tuple_(*columns), sa.tuple_(*map(sa.literal, row, (each.type for each in columns)))
     follows = key < found if newest_first else key > found
-    return follows, session.scalar(sa.select(sa.func.count()).select_from(table).where(*conditions, follows)) or 0
+    remaining = session.scalar(sa.select(sa.func.count()).select_from(table).where(*conditions, follows)) or 0
+    return [follows], replace(page, offset=total - remaining)
 
 
 def within(table: Table, page: PageRequest) -> list[sa.ColumnElement[bool]]:

@@ -100,7 +100,8 @@ def _validation_failure(found: ClaimCode | None, email: str | None, *, check_ema
     if not found.is_email_required:
         return None
     if email is None:
-        return InvalidInput.field("email", "is required: this agent was registered with an email address")
+        missing = {"fields": {"email": ["is required"]}}
+        return InvalidInput("This agent can be claimed only with its email address.", details=missing)
     return None if claims.emails_equal(found.agent.email, email) else EmailMismatch()
 
 

@@ -8,8 +8,9 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from app.catalog.browse.listing import search_services, words_of_seller
+from app.catalog.browse.listing import words_of_seller
 from app.catalog.models import Service
+from app.catalog.services import search_index
 from app.catalog.services import service as services
 from app.core import clock
 from app.core.pagination import Page, PageRequest
@@ -24,9 +25,9 @@ _Route = tuple[str, str, str, int]
 _Accepts = Callable[[int], list[dict[str, Any]]]
 
 
-def list_resources(page: PageRequest, **wanted: str | None) -> Page[dict[str, Any]]:
-    """Return the resources that accept payments with the `wanted` members of terms now."""
-    found, accepts = _find(page, wanted), cache(terms.accepted_payments)
+def list_resources(page: PageRequest, *, is_described: bool, **wanted: str | None) -> Page[dict[str, Any]]:
+    """Return the resources that accept payments with the `wanted` members of terms now; all, or those with `bazaar`."""
+    found, accepts = _find(page, wanted, is_described=is_described), cache(terms.accepted_payments)
     items = [
         _service_item(each, accepts) if isinstance(each, Service) else _route_item(each, accepts)
         for each in found.items
@@ -39,15 +40,18 @@ def list_urls(page: PageRequest) -> list[str]:
     return [_url(_service_path(each) if isinstance(each, Service) else each[2]) for each in _find(page, {}).items]
 
 
-def _find(page: PageRequest, wanted: Mapping[str, str | None]) -> Page[_Route | Service]:
+def _find(page: PageRequest, wanted: Mapping[str, str | None], *, is_described: bool = False) -> Page[_Route | Service]:
     least_nanos = terms.least_price_nanos(wanted)
     if least_nanos is None:
         return Page((), 0, page)
     routes = [each for each in operations.list_paid_routes() if each[3] >= least_nanos]
     own = routes[page.offset : page.offset + page.limit]
+    if is_described:
+        # Services have no such extension: it names one method.
+        return Page(own, len(routes), page)
     rest = PageRequest(max(1, page.limit - len(own)), max(0, page.offset - len(routes)))
     # All services have the minimum price of a payment at least.
-    found = search_services(rest, min_nanos=0 if services.single_payment_nanos(0) >= least_nanos else least_nanos)
+    found = search_index.search(rest, min_nanos=0 if services.single_payment_nanos(0) >= least_nanos else least_nanos)
     others = found.items if len(own) < page.limit else ()
     return Page([*own, *others], len(routes) + found.total, page)
 

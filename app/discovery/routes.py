@@ -1,4 +1,4 @@
-"""`/discovery/resources`, as x402 facilitators have it, and `/.well-known/x402`: what can be bought by x402."""
+"""Documents for clients of x402: `/discovery/resources`, `/.well-known/x402`, and the keys of receipts."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import flask
 from flask import Response, jsonify
 from marshmallow import fields
 
+from app import bot_auth, signing
 from app.core.pagination import Page, PageRequest
 from app.discovery import listing
 from app.identity.limits import client_network
@@ -29,12 +30,9 @@ def _check(request: ClientRequest) -> None:
 
 
 blp = Blueprint(
-    "discovery",
-    guard=Guard(schemes=(), check=_check),
-    url_prefix="/discovery",
+    "discovery", guard=Guard(schemes=(), check=_check), url_prefix="/discovery", cacheable=True,
     description="What can be bought here without an account, for clients of x402.",
-    cacheable=True,
-)
+)  # fmt: skip
 well_known = flask.Blueprint("well_known", __name__)
 well_known.before_request(lambda: _check(current_request()))
 for each in (blp, well_known):
@@ -48,6 +46,7 @@ class DiscoveryQuery(page_query(default=20, maximum=_MAX_RESOURCES)):  # type: i
     network = Text(load_default=None)
     scheme = Text(load_default=None)
     payTo = Text(load_default=None)  # noqa: N815 - a member of terms
+    extensions = Text(load_default=None)
 
 
 class PaidResource(Schema):
@@ -76,9 +75,10 @@ class PaidResourceList(Schema):
 @blp.response(200, PaidResourceList)
 def list_paid_resources(query: dict[str, Any]) -> dict[str, Any]:
     """List what can be bought without an account: the providers' routes, then the services of the catalog."""
-    page = query.pop("page")
-    is_known = query.pop("type") in {None, "http"}
-    return {"version": _VERSION, "page": listing.list_resources(page, **query) if is_known else Page((), 0, page)}
+    page, extension = query.pop("page"), query.pop("extensions")
+    is_known = query.pop("type") in {None, "http"} and extension in {None, "bazaar"}
+    found = listing.list_resources(page, is_described=bool(extension), **query) if is_known else Page((), 0, page)
+    return {"version": _VERSION, "page": found}
 
 
 @well_known.get("/.well-known/x402")
@@ -89,3 +89,22 @@ def x402_manifest() -> Response:
         version=1, resources=listing.list_urls(PageRequest(_MAX_LISTED, 0)),
         instructions=f"{url}/discovery/resources has all resources, with prices; {url}/llms.txt says how to pay.",
     )  # fmt: skip
+
+
+@well_known.get("/.well-known/jwks.json")
+@well_known.get("/.well-known/did.json")
+def signing_keys() -> Response:
+    """Return the keys that verify receipts, as a JWK set (RFC 7517) that is a DID document (`did:web`), too."""
+    keys, own = signing.public_keys(), {"type": "JsonWebKey2020", "controller": signing.did()}
+    methods = [{**own, "id": key["kid"], "publicKeyJwk": key} for key in keys]
+    described = {"@context": "https://www.w3.org/ns/did/v1", "id": signing.did(), "verificationMethod": methods}
+    return jsonify(keys=keys, assertionMethod=[each["id"] for each in methods], **described)
+
+
+@well_known.get(bot_auth.DIRECTORY_PATH)
+def signature_directory() -> Response:
+    """Return the keys that sign this service's requests to web sites (Web Bot Auth)."""
+    keys, proof = bot_auth.directory()
+    response = jsonify(keys)
+    response.headers.update({"Content-Type": bot_auth.DIRECTORY_TYPE, **proof})
+    return response

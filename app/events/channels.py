@@ -26,8 +26,8 @@ from app.events import targets
 from app.events.models import EventTarget
 from app.events.schemas import AccountEvent
 from app.events.targets import TargetKind
-from app.ports.errors import OutcomeUnknown, PortError
-from app.ports.upstream import Headers, UpstreamRequest, UpstreamResponse
+from app.ports.errors import PortError
+from app.ports.upstream import Headers, UpstreamRequest, read_beginning
 from app.state import app_state
 from app.version import VERSION
 
@@ -83,14 +83,13 @@ def post(url: str, headers: Headers, body: bytes) -> Attempt:
     at, started_ns = clock.now(), time.monotonic_ns()
     try:
         response = app_state().ports.public_upstream.send(request)
-        try:
-            answer = _read(response)
-        finally:
-            response.close()
     except PortError as error:
         return Attempt(at, milliseconds_since(started_ns), error=error.reason)
+    # The status is what counts. The connection can be used again if that is all of the answer.
+    answer, _ = read_beginning(response, _MAX_ANSWER_BYTES)
     return Attempt(
-        at, milliseconds_since(started_ns), status_code=response.status, answer=answer,
+        at, milliseconds_since(started_ns), status_code=response.status,
+        answer=answer[:_MAX_ANSWER_BYTES].decode("utf-8", "replace").replace("\0", "\ufffd"),
         retry_after=_retry_after(response.headers) if response.status in _DELAYS else None,
         is_gone=response.status == HTTPStatus.GONE
     )  # fmt: skip
@@ -98,18 +97,6 @@ def post(url: str, headers: Headers, body: bytes) -> Attempt:
 
 def milliseconds_since(started_ns: int) -> int:
     return (time.monotonic_ns() - started_ns) // 1_000_000
-
-
-def _read(response: UpstreamResponse) -> str:
-    """Return the beginning of an answer; the connection can be used again if that is all of it."""
-    answer = b""
-    try:
-        while len(answer) <= _MAX_ANSWER_BYTES and (piece := response.read()):
-            answer += piece
-    except OutcomeUnknown:
-        # The status is what counts.
-        pass
-    return answer[:_MAX_ANSWER_BYTES].decode("utf-8", "replace").replace("\0", "\ufffd")
 
 
 def _retry_after(headers: Headers) -> timedelta | None:
@@ -122,22 +109,18 @@ def send(target: EventTarget, events: Sequence[Any]) -> Attempt:
     """Send events to a target once, in one message; to a webhook, a single one. Never raises."""
     at = clock.now()
     try:
-        return _send(target, events)
+        match TargetKind(target.kind):
+            case TargetKind.WEBHOOK:
+                [event] = events
+                return _send_to_webhook(target.url, event, targets.secrets_of(target))
+            case TargetKind.EMAIL:
+                return _send_mail(target.url, events)
+            case TargetKind.WEB_PUSH:
+                return _push(target.url, targets.browser_keys_of(target), events)
     except Exception:
         # Recorded like any other failure: it must neither end the thread nor hold up other events.
         _log.exception("delivery_failed", target_id=target.id, event_id=events[0].id)
         return Attempt(at, 0, error="internal_error", is_unexpected=True)
-
-
-def _send(target: EventTarget, events: Sequence[Any]) -> Attempt:
-    match TargetKind(target.kind):
-        case TargetKind.WEBHOOK:
-            [event] = events
-            return _send_to_webhook(target.url, event, targets.secrets_of(target))
-        case TargetKind.EMAIL:
-            return _send_mail(target.url, events)
-        case TargetKind.WEB_PUSH:
-            return _push(target.url, targets.browser_keys_of(target), events)
 
 
 def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, bindparam, case, exists, func, insert, or_
 from sqlalchemy.orm import Session
 
 from app.core import clock, identifiers
-from app.db.state_machine import StateMachine, Transitions
+from app.db.state_machine import StateMachine
 from app.db.tables import insert_into, table_of
 from app.db.unit_of_work import unit_of_work
 from app.events.models import Event, EventDelivery, EventSequence, EventTarget
@@ -34,15 +34,13 @@ class DeliveryStatus(StrEnum):
 
 DELIVERIES = StateMachine(
     EventDelivery.status,
-    Transitions(
-        initial={DeliveryStatus.PENDING},
-        permitted={
-            DeliveryStatus.PENDING: {DeliveryStatus.DELIVERED, DeliveryStatus.FAILED},
-            # Replayed by request.
-            DeliveryStatus.DELIVERED: {DeliveryStatus.PENDING},
-            DeliveryStatus.FAILED: {DeliveryStatus.PENDING},
-        },
-    ),
+    initial={DeliveryStatus.PENDING},
+    permitted={
+        DeliveryStatus.PENDING: {DeliveryStatus.DELIVERED, DeliveryStatus.FAILED},
+        # Replayed by request.
+        DeliveryStatus.DELIVERED: {DeliveryStatus.PENDING},
+        DeliveryStatus.FAILED: {DeliveryStatus.PENDING},
+    },
 )
 
 
@@ -93,7 +91,8 @@ def _wants(target: Any, event: Any) -> bool:
         return bool(event.object_id == target.id)
     if event.type == EventType.CONTROLS_CHANGED and target.audience == Audience.OWNER and not event.loosens:
         return False
-    return matches(target.types, event.type)
+    is_told = event.type == EventType.OWNER_CHANGED and target.audience == Audience.OWNER
+    return is_told or matches(target.types, event.type)
 
 
 def has_new() -> ColumnElement[bool]:

@@ -56,6 +56,7 @@ class EventType(StrEnum):
     WALLET_FROZEN = "wallet.frozen"
     WALLET_UNFROZEN = "wallet.unfrozen"
     CONTROLS_CHANGED = "controls.changed"
+    OWNER_CHANGED = "owner.changed"
     CONNECTION_OPENED = "connection.opened"
     CONNECTION_ENDED = "connection.ended"
     PAYOUT_PENDING = "payout.pending"

@@ -37,7 +37,7 @@ def _subscriber() -> Subscriber:
 
 
 def _owner() -> str:
-    return _subscriber().agent_id or guards.current_master_key().key_id
+    return _subscriber().agent_id or guards.acting_key_id()
 
 
 def _register(blp: Blueprint, prefix: str) -> None:  # noqa: C901 - the views

@@ -65,23 +65,14 @@ class AccountEvents(Schema):
 
 class _TypesOfTarget(ParsedField):
     def _parse(self, value: Any) -> list[str]:
-        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-            raise ma.ValidationError('must be a list such as ["transaction.confirmed", "payment.*"]')
-        return value
+        if not isinstance(value, list) or not value or any(each not in _PATTERNS for each in value):
+            raise ma.ValidationError(f"must be a list of some of {', '.join(_PATTERNS)}")
+        return list(dict.fromkeys(value))
 
 
 _TYPES = {"type": "array", "items": {"type": "string", "enum": _PATTERNS}, "example": ["transaction.*"]}
 _URL = {"format": "uri", "example": "https://api.example.com/hooks"}
-
-
-class Description(Text):
-    """A note of at most 100 characters."""
-
-    def _parse(self, value: Any) -> str:
-        text = super()._parse(value).strip()
-        if len(text) > 100:  # noqa: PLR2004 - the column's length
-            raise ma.ValidationError("must have at most 100 characters")
-        return text
+_SHORT = validate.Length(max=100, error="must have at most 100 characters")
 
 
 class NewWebhookBody(Schema):
@@ -89,7 +80,7 @@ class NewWebhookBody(Schema):
 
     url = Text(required=True, metadata=_URL)
     types = _TypesOfTarget(required=True, metadata=_TYPES)
-    description = Description(load_default="", metadata={"maxLength": 100})
+    description = Text(load_default="", validate=_SHORT)
 
 
 class WebhookBody(Schema):
@@ -97,7 +88,7 @@ class WebhookBody(Schema):
 
     url = Text(metadata=_URL)
     types = _TypesOfTarget(metadata=_TYPES)
-    description = Description(metadata={"maxLength": 100})
+    description = Text(validate=_SHORT)
     enabled = StrictBoolean(metadata={"type": "boolean"})
 
 

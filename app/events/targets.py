@@ -19,13 +19,12 @@ from app.audit_log.trail import AuditAction, AuditEvent
 from app.authenticated import SealedColumn
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
-from app.db.state_machine import StateMachine, Transitions
+from app.db.state_machine import StateMachine
 from app.db.tables import count, page_of, table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, LimitReached, NotFound
 from app.events import queues
 from app.events.models import EventDelivery, EventTarget
-from app.events.outbox import PATTERNS
 from app.idempotency.service import Claim
 from app.identity import service as identity
 from app.state import app_state
@@ -83,10 +82,8 @@ class TargetStatus(StrEnum):
 
 TARGETS = StateMachine(
     EventTarget.status,
-    Transitions(
-        initial={TargetStatus.ENABLED},
-        permitted={TargetStatus.ENABLED: {TargetStatus.DISABLED}, TargetStatus.DISABLED: {TargetStatus.ENABLED}},
-    ),
+    initial={TargetStatus.ENABLED},
+    permitted={TargetStatus.ENABLED: {TargetStatus.DISABLED}, TargetStatus.DISABLED: {TargetStatus.ENABLED}},
     logger=structlog.get_logger(__name__),
     values=lambda status, reason: {
         "status_reason": reason,
@@ -164,7 +161,7 @@ def add(
     target_id, now = identifiers.new_id(), clock.now()
     row = EventTarget(
         id=target_id, kind=kind.value, audience=subscriber.audience.value, agent_id=subscriber.agent_id, url=url,
-        description=description, types=_checked_types(types), **TARGETS.initial(TargetStatus.ENABLED),
+        description=description, types=list(types), **TARGETS.initial(TargetStatus.ENABLED),
         sealed=_SEALED.seal(secret, target_id), lease_until=now, paused_until=now, unanswered=0, created_at=now,
         created_by=None if subscriber.actor is None else subscriber.actor.id,
     )  # fmt: skip
@@ -227,8 +224,6 @@ def change(subscriber: Subscriber, target_id: str, changes: dict[str, Any]) -> E
     values = {name: value for name, value in changes.items() if name in ("url", "types", "description")}
     if "url" in values:
         values["url"] = parse_webhook_url(values["url"])
-    if "types" in values:
-        values["types"] = _checked_types(values["types"])
     now = clock.now()
     with unit_of_work() as session:
         row = find(session, subscriber, target_id)
@@ -255,9 +250,13 @@ def remove(subscriber: Subscriber, target_id: str, *, kind: TargetKind | None = 
     return row
 
 
-def remove_all(session: Session, agent_id: str) -> None:
-    """Remove all targets of an agent that is deleted, and of its owner."""
-    _delete(session, session.scalars(select(EventTarget.id).where(EventTarget.agent_id == agent_id)).all())
+def remove_all(session: Session, agent_id: str, *, audience: Audience | None = None) -> list[str]:
+    """Remove all targets of an agent and of its owner, or of one of them; return the email addresses."""
+    audiences = [each.value for each in Audience if audience in (None, each)]
+    is_meant = EventTarget.agent_id == agent_id, EventTarget.audience.in_(audiences)
+    rows = session.scalars(select(EventTarget).where(*is_meant)).all()
+    _delete(session, [row.id for row in rows])
+    return [row.url.removeprefix("mailto:") for row in rows if row.kind == TargetKind.EMAIL]
 
 
 def disable_set_up_by(session: Session, *, master_key_id: str | None = None, owner_of: str | None = None) -> list[str]:
@@ -309,12 +308,6 @@ def find(
     if row is None:
         raise _not_found()
     return row
-
-
-def _checked_types(types: Sequence[str]) -> list[str]:
-    if not types or any(each not in PATTERNS for each in types):
-        raise InvalidInput.field("types", f"must be some of {', '.join(sorted(PATTERNS))}")
-    return list(dict.fromkeys(types))
 
 
 def _of(subscriber: Subscriber, kind: TargetKind | None) -> list[ColumnElement[bool]]:

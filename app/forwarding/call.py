@@ -168,12 +168,6 @@ MAX_BODY_BYTES = 32 * 2**20
 _KEY = "Idempotency-Key"
 
 
-def body(request: ClientRequest, max_bytes: int = MAX_BODY_BYTES) -> bytes:
-    """Return a request's body as it was sent. Raises: what `raw_body` does."""
-    request.max_content_length = max_bytes
-    return request_bodies.raw_body(request)
-
-
 def decoded_body(request: ClientRequest, max_bytes: int = MAX_BODY_BYTES) -> bytes:
     """Return a request's body without its Content-Encoding. Raises: what `decoded_body` does."""
     request.max_content_length = max_bytes

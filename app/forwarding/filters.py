@@ -46,6 +46,8 @@ _NOT_RELAYED = _HOP_BY_HOP | {
     # About the upstream's connection and host.
     "server", "date", "alt-svc", "strict-transport-security", "expect-ct", "public-key-pins", "report-to", "nel",
     "reporting-endpoints", "content-length", "via",
+    # Challenges are for the upstream's customer, which is this service.
+    "www-authenticate",
     # The account at the provider.
     "openai-organization", "openai-project", "anthropic-organization-id",
     # Commands to a browser about this service's origin, on which the owner's pages are.
@@ -54,7 +56,7 @@ _NOT_RELAYED = _HOP_BY_HOP | {
     "document-policy", "sourcemap", "x-sourcemap", "use-as-dictionary", "set-login", "x-frame-options",
     # Set by this service.
     "x-upstream-request-id", "x-content-type-options", "x-cost-usd", "x-credits-remaining", "x-budget-remaining-usd",
-    "x-max-tokens-applied",
+    "x-max-tokens-applied", "x-receipt",
 }  # fmt: skip
 # Servers refuse to write other names (RFC 9110 §5.1, §5.5): one odd header would lose the whole response.
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)

@@ -104,9 +104,7 @@ def relay(
     is_plain = named.get("content-type", "").startswith("text/event-stream") and "content-encoding" not in named
     stream = _StreamedBody(incoming, paid, permit, redactor, deadline, options=options, has_plain_events=is_plain)
     may_buffer = not options.is_streamed(incoming) and _is_bufferable(request.method, incoming.status, named)
-    is_complete = may_buffer and stream.buffer()
-    if not is_complete and not stream.buffered:
-        is_complete = stream.start()
+    is_complete = stream.prepare(_MAX_BUFFERED_BYTES if may_buffer else 0)
     body: Iterable[bytes] = stream
     if is_complete:
         permit.release_after_response()
@@ -157,32 +155,20 @@ class _StreamedBody:
         self._ended = False
         self.buffered: deque[bytes] = deque()
 
-    def buffer(self) -> bool:
-        """Buffer the response and settle it; return whether it fitted: if not, it can still be streamed."""
+    def prepare(self, max_bytes: int) -> bool:
+        """Read up to so many bytes, or if 0 only the first piece; settle the call and return True if that is all.
+
+        A first piece that does not come soon is not waited for. The server sends the head with what was read, so that
+        what breaks off before can be answered with an error.
+        """
         size = 0
         try:
-            while piece := self._incoming_piece(self._deadline):
-                self.buffered.append(self._redactor.feed(self._paid.feed(piece)))
+            while piece := self._prepared_piece(max_bytes):
+                self.buffered.append(self._relayed(piece))
                 size += len(piece)
-                if size > _MAX_BUFFERED_BYTES:
+                if size > max_bytes:
                     return False
-            self.buffered.append(self._rest())
-        except BaseException as error:
-            self._fail(error)
-            raise
-        self._paid.end(RelayOutcome.COMPLETE)
-        return True
-
-    def start(self) -> bool:
-        """Read the first piece of a streamed response, if it comes soon, and return whether that is all.
-
-        The server sends the head with that piece, so that what breaks off before can be answered with an error.
-        """
-        try:
-            first = _in_time(self._incoming.read_within(_FIRST_PIECE_SECONDS), self._deadline)
-            if first:
-                self.buffered.append(self._relayed(first))
-            if first or first is None:
+            if piece is None:
                 return False
             self.buffered.append(self._rest())
         except BaseException as error:
@@ -190,6 +176,11 @@ class _StreamedBody:
             raise
         self._paid.end(RelayOutcome.COMPLETE)
         return True
+
+    def _prepared_piece(self, max_bytes: int) -> bytes | None:
+        if max_bytes:
+            return self._incoming_piece(self._deadline)
+        return _in_time(self._incoming.read_within(_FIRST_PIECE_SECONDS), self._deadline)
 
     def _fail(self, error: BaseException) -> None:
         """End a call before its response was relayed. Raises: UpstreamError, UpstreamTimeout if the upstream failed."""

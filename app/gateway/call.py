@@ -10,6 +10,7 @@ from werkzeug.utils import cached_property
 from werkzeug.wrappers import Response
 
 from app.core import clock, money
+from app.core.redaction import redact_keys
 from app.core.request_target import RequestTarget, parse_target
 from app.errors import InvalidInput, PaymentRequired, ProviderNotConfigured
 from app.forwarding import call as forwarding
@@ -17,7 +18,7 @@ from app.forwarding import filters
 from app.forwarding.call import MAX_BODY_BYTES
 from app.forwarding.relay import ForwardingOptions
 from app.gateway import operator_errors
-from app.gateway.call_charges import FixedCharge, GatewayCharge, HeldCharge
+from app.gateway.call_charges import FixedCharge, GatewayCharge, HeldCharge, MeteredCharge
 from app.gateway.dialects.request import injection
 from app.gateway.dialects.request.cost_params import CostParams, Surface
 from app.gateway.dialects.request.parse import read_cost_params
@@ -28,8 +29,8 @@ from app.gateway.validation.body import BodyKind, RequestBody, parse_body
 from app.gateway.validation.rules import check_fields, check_parameters
 from app.identity import guards
 from app.identity.principal import Principal
-from app.payments.x402 import gate, guard, terms
-from app.payments.x402.terms import PayableRequest, PaymentPrice
+from app.payments.presented import PayableRequest, PaymentPrice
+from app.payments.x402 import gate, guard
 from app.ports.upstream import UpstreamRequest
 from app.state import app_state
 from app.web import request_bodies
@@ -109,7 +110,7 @@ class GatewayCall:
                 model=location.match.parameters.get("model") or "",
                 is_form=body.is_form,
                 files=body.files,
-                is_streaming_path=location.path.endswith(":streamGenerateContent"),
+                is_streaming_path=location.match.path.endswith(":streamGenerateContent"),
                 requests_usage=provider.usage_request,
             )._replace(output_limit_field=provider.output_limit_field)
         methods = rpc_methods(body.parsed) if isinstance(route.rule, PerRpcMethod) else ()
@@ -147,6 +148,7 @@ class GatewayCall:
                 params = injection.limit_output(params, min([default_tokens, *affordable.values()]))
                 quote = self._quote(params)
         price = self._price(quote.worst_case.cost_nanos, body=self.validated.body)
+        price = replace(price, is_metered=quote.rule is not None)
         return PrepaidQuote(price, quote, params)
 
     def advertised_price(self) -> PaymentPrice:
@@ -182,7 +184,7 @@ class GatewayCall:
             max(self.provider.x402_floor_nanos, nanos), body, provider_name=slug,
             description=f"One call of {slug} through this gateway", unavailable_reason=unavailable_reason,
         )  # fmt: skip
-        return replace(price, resource=guards.redact_keys(price.resource))
+        return replace(price, resource=redact_keys(price.resource))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -254,7 +256,7 @@ def forward(request: ClientRequest, provider: Provider, caller: Principal | None
     call = GatewayCall(request, provider, provider_name, payable, max_bytes)
     has_payment = payable.headers.has_payment
     if caller is None and not has_payment:
-        raise terms.attach(call.advertised_price(), PaymentRequired())
+        raise gate.attach(call.advertised_price(), PaymentRequired())
     if not provider.is_configured:
         raise ProviderNotConfigured
     return guard.choose_payer(
@@ -293,6 +295,13 @@ def forward_on_credits(call: GatewayCall, caller: Principal) -> Response:
 def _forward_prepaid(call: GatewayCall, caller: Principal | None) -> Response:
     price, quote, params = call.prepaid
     grant = gate.accept_payment(price, payer=caller)
+    if grant.metered is not None:
+        metered = MeteredCharge(grant, call.provider.slug, call.quote, call.quote.params or call.validated.params)
+        try:
+            return _exchange(call, metered, client_id=grant.payment_id)
+        except BaseException:
+            metered.collect()
+            raise
     paid = FixedCharge(grant, call.provider.slug, quote, params)
     # Each payment counts as a separate client: it shares neither limits nor idempotency keys with another.
     return _exchange(call, paid, client_id=grant.payment_id)

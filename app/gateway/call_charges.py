@@ -24,8 +24,9 @@ from app.gateway.dialects.request.cost_params import CostParams, Surface
 from app.gateway.dialects.response.response_reader import ResponseReader, parse_object
 from app.gateway.pricing.quotes import ESTIMATED, CallQuote
 from app.identity import limits
-from app.identity.principal import Principal
+from app.identity.principal import KeyKind, Principal
 from app.payments.paid_call import PaidCall
+from app.payments.x402 import gate
 from app.payments.x402.gate import PaymentGrant
 from app.ports.upstream import RelayOutcome, UpstreamRequest, UpstreamResponse
 from app.state import app_state
@@ -310,3 +311,42 @@ class HeldCharge(GatewayCharge):
             lack = "The budget of this key does" if shared is None else f"The shared budget {shared!r} does"
         message = f"{lack} not cover this call. {advice}"
         return type(refusal)(message, details={**refusal.details, **affordable})
+
+
+class MeteredCharge(HeldCharge):
+    """The cost of a call that is paid for, once it is known, by a payment that states a maximum."""
+
+    def __init__(self, grant: PaymentGrant, provider: str, quote: CallQuote, params: CostParams | None) -> None:
+        # The holder of the payment's account, which no key and no agent has.
+        holder = Principal(KeyKind.GATEWAY, grant.payment_id, grant.payment_id, agent_id=None)
+        super().__init__(holder, provider, quote, params)
+        self._grant = grant
+
+    def _hold_credits(self) -> int:
+        """Hold all that the payment states: no other call is on its account, and no key."""
+        with self._account_unit() as session:
+            return usage.begin(
+                session, self._account_id, self._call, hold_id=self.id, nanos=self._max_nanos,
+                estimate=self._quote.estimate, lease=self._lease, minimum_nanos=self._quote.minimum_nanos,
+            ).amount_nanos  # fmt: skip
+
+    def headers(self) -> Collection[tuple[str, str]]:
+        """Return the cost and, for what is not a stream, the receipt."""
+        kept = (each for each in super().headers() if each[0] != "X-Credits-Remaining")
+        return [*kept, *self._grant.headers_for(self._status).items()]
+
+    def _on_no_response(self, *, is_upstream_failure: bool) -> None:
+        super()._on_no_response(is_upstream_failure=is_upstream_failure)
+        self.collect()
+
+    def _end(self, ending: RelayOutcome) -> None:
+        super()._end(ending)
+        self.collect()
+
+    def collect(self) -> None:
+        """Submit what the call has cost; wait for it to land unless the response is a stream. Workers try again."""
+        try:
+            with self._app_context():
+                self._grant = gate.settle_metered(self._grant, waits=not self._is_streaming)
+        except Exception:
+            _log.exception("metered_settlement_failed", payment_id=self._grant.payment_id)

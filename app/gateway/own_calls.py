@@ -40,21 +40,21 @@ def chat(
     if call.quote.worst_case.cost_nanos > max_cost_nanos:
         raise InvalidInput("This call may cost more than is left for it.")
     response = forward_on_credits(call, payer)
-    try:
-        content = _read(response)
-    finally:
-        response.close()
+    content, _ = read_and_close(response, _MAX_BODY_BYTES)
     cost_usd = response.headers.get("X-Cost-Usd")
     # A response that came as a stream is charged at its end.
     cost_nanos = call.quote.worst_case.cost_nanos if cost_usd is None else money.nanos_from_usd(Decimal(cost_usd))
     return ChatResult(response.status_code, content, cost_nanos)
 
 
-def _read(response: Response) -> bytes:
-    """Return a response, cut where it is longer than any that is of use."""
-    content = b""
-    for piece in response.iter_encoded():
-        content += piece
-        if len(content) > _MAX_BODY_BYTES:
-            break
-    return content[:_MAX_BODY_BYTES]
+def read_and_close(response: Response, most_bytes: int) -> tuple[bytes, bool]:
+    """Return the content of a response, and whether it was cut because it is longer."""
+    found = bytearray()
+    try:
+        for piece in response.iter_encoded():
+            found += piece
+            if len(found) > most_bytes:
+                break
+    finally:
+        response.close()
+    return bytes(found[:most_bytes]), len(found) > most_bytes

@@ -1,10 +1,9 @@
 """The decorator that makes a view honour `Idempotency-Key`."""
 
-import functools
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
+from functools import wraps
 from typing import Any, TypeVar
 
 import marshmallow as ma
@@ -37,7 +36,7 @@ def idempotent(
     applies: Callable[[], bool] = lambda: True,
     on_replay: Callable[[str], None] | None = None,
     derive_key: Callable[[], str] | None = None,
-    derived_conflict: str | None = None,
+    derived_conflict: str = service.OTHER_BODY,
     stores_response: bool = True,
 ) -> Callable[[View], View]:
     """Honour `Idempotency-Key` on a view, unless `applies` returns False: such a request creates nothing.
@@ -49,36 +48,34 @@ def idempotent(
 
     `derive_key` returns a key for a request without one, which is valid for ten minutes and sent back; another request
     under it is refused with `derived_conflict`. A request that `derives_idempotency_keys` has one of its whole body on
-    every view that derives none itself. Without
-    `stores_response`, every replay is rebuilt from the record, and a response without a record is no replay.
+    every view that derives none itself. Without `stores_response`, every replay is rebuilt from the record, and a
+    response without a record is no replay.
     """
 
     def decorate(view: View) -> View:
         serialize, schema = _serializer_of(view), _body_schema_of(view)
 
-        @functools.wraps(view)
+        @wraps(view)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            key = request.headers.get(HEADER)
+            sent = request.headers.get(HEADER)
             is_derived = derive_key is not None or current_request().derives_idempotency_keys
-            if not applies() or (key is None and not is_derived):
+            if not applies() or (sent is None and not is_derived):
                 return _execute(view, Claim.none(), args, kwargs)
-            if key is not None and not _VISIBLE_ASCII.fullmatch(key):
+            if sent is not None and not _VISIBLE_ASCII.fullmatch(sent):
                 raise InvalidInput.field(HEADER, "must be 1 to 255 visible ASCII characters")
-            content, sent = _content_of(schema), decoded_body(current_request())
-            options: dict[str, Any] = {}
-            scope = KeyScope(owner(), request.method, request.path[:200], key or "")
-            if key is None:
-                former = derive_key() if derive_key is not None else service.derived_key(sent)
-                scope = replace(scope, key=former if derive_key is not None else service.derived_key(content))
-                options = {"lifetime": _DERIVED_LIFETIME, "former": replace(scope, key=former)}
-                options |= {"conflict": derived_conflict} if derived_conflict else {}
-            claimed = service.claim_key(scope, content, sent=sent, **options)
+            content = _content_of(schema)
+            key = sent or (service.derived_key(content) if derive_key is None else derive_key())
+            scope = KeyScope(owner(), request.method, request.path[:200], key)
+            if sent is None:
+                claimed = service.claim_key(scope, content, lifetime=_DERIVED_LIFETIME, conflict=derived_conflict)
+            else:
+                claimed = service.claim_key(scope, content)
             if isinstance(claimed, StoredResponse):
                 response = _replay(claimed, lambda subject_id: serialize(rebuild(subject_id)), on_replay)
             else:
                 response = _execute_and_store(view, claimed, args, kwargs, stores_response=stores_response)
-            if key is None:
-                response.headers[HEADER] = scope.key
+            if sent is None:
+                response.headers[HEADER] = key
             return response
 
         document_errors(wrapper, [IdempotencyConflict])

@@ -8,7 +8,6 @@ nothing. Only this module writes `idempotency_keys`.
 import hashlib
 import hmac
 import math
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
@@ -44,7 +43,7 @@ class IdempotencyKey(Model):
     method: Mapped[str] = mapped_column(String(8))
     path: Mapped[str] = mapped_column(String(200))
     key: Mapped[str] = mapped_column(String(255))
-    # The HMAC of the bytes, which the previous version compares while both run during an upgrade.
+    # The same; version 1.0, which may still run during an upgrade, inserts and needs it.
     body_hmac: Mapped[str] = mapped_column(String(64))
     request_hmac: Mapped[str | None] = mapped_column(String(64))
     holder: Mapped[str] = mapped_column(ID)
@@ -61,7 +60,7 @@ HEADER = "Idempotency-Key"
 RETENTION = timedelta(hours=24)
 _ANSWERS = SealedColumn("idempotency_keys", "answer_sealed")
 _LEASE = timedelta(seconds=60)
-_OTHER_BODY = (
+OTHER_BODY = (
     f"This {HEADER} was used for a request with another body. To repeat that request, send its body unchanged; for "
     "another request, send another key."
 )
@@ -78,8 +77,8 @@ class KeyScope:
 class Claim:
     """The right of one request to execute: under an idempotency key, or without one."""
 
-    def __init__(self, holder: str | None = None, *row_ids: str) -> None:
-        self._holder, self._row_ids = holder, row_ids
+    def __init__(self, holder: str | None = None, row_id: str | None = None) -> None:
+        self._holder, self._row_id = holder, row_id
         self.is_bound = False
 
     @classmethod
@@ -95,27 +94,27 @@ class Claim:
         Raises: IdempotencyConflict when another request took the claim over: the unit must roll back.
         """
         after_commit(self._mark_bound)
-        for row_id in self._row_ids:
+        if self._row_id is not None:
             # Sealed until the response is: who writes to the database cannot put the record of another in its place.
-            values = {"subject_id": subject_id, "answer_sealed": _ANSWERS.seal(subject_id, row_id)}
-            if not update_rows(session, IdempotencyKey, self._is_held, IdempotencyKey.id == row_id, **values):
+            values = {"subject_id": subject_id, "answer_sealed": _ANSWERS.seal(subject_id, self._row_id)}
+            if not update_rows(session, IdempotencyKey, self._is_held, **values):
                 raise IdempotencyConflict("Another request with this Idempotency-Key has replaced this one.")
 
     def store_response(self, status: int, body: bytes) -> None:
-        for row_id in self._row_ids:
-            values = {"answer_status": status, "answer_sealed": _ANSWERS.seal(body, row_id)}
+        if self._row_id is not None:
+            values = {"answer_status": status, "answer_sealed": _ANSWERS.seal(body, self._row_id)}
             with unit_of_work() as session:
-                update_rows(session, IdempotencyKey, self._is_held, IdempotencyKey.id == row_id, **values)
+                update_rows(session, IdempotencyKey, self._is_held, **values)
 
     def end_lease(self) -> None:
         """Let the next request under the key be rebuilt from the record without waiting for the lease to expire."""
-        if self._row_ids:
+        if self._row_id is not None:
             with unit_of_work() as session:
                 update_rows(session, IdempotencyKey, self._is_held, lease_until=clock.now())
 
     def release(self) -> None:
         """Release a key under which nothing was recorded; if that fails, its lease expires."""
-        if not self._row_ids:
+        if self._row_id is None:
             return
         # A commit with a lost outcome may have recorded something.
         try:
@@ -127,13 +126,13 @@ class Claim:
 
     def withdraw(self) -> None:
         """Delete a key to which a call was bound that certainly had no effect, so that it may be repeated."""
-        if self._row_ids:
+        if self._row_id is not None:
             with unit_of_work() as session:
                 delete_rows(session, IdempotencyKey, self._is_held)
 
     @property
     def _is_held(self) -> ColumnElement[bool]:
-        return and_(IdempotencyKey.id.in_(self._row_ids), IdempotencyKey.holder == self._holder)
+        return and_(IdempotencyKey.id == self._row_id, IdempotencyKey.holder == self._holder)
 
     def _mark_bound(self) -> None:
         self.is_bound = True
@@ -167,73 +166,39 @@ class StoredResponse:
 
 
 def claim_key(
-    scope: KeyScope,
-    content: bytes,
-    *,
-    sent: bytes | None = None,
-    lifetime: timedelta = RETENTION,
-    former: KeyScope | None = None,
-    conflict: str = _OTHER_BODY,
+    scope: KeyScope, content: bytes, *, lifetime: timedelta = RETENTION, conflict: str = OTHER_BODY
 ) -> Claim | StoredResponse:
     """Claim a key for a request with this content, or return what an earlier request under it has left.
 
-    `content` is the canonical form of the body, `sent` its bytes. After `lifetime`, at most the retention period, the
-    key is a new one.
-
-    The previous version compares the bytes, and also runs during an upgrade. `former` is the key by which it knows the
-    request: it is claimed, too, so that neither version repeats what the other has executed.
+    `content` is the canonical form of the body. After `lifetime`, at most the retention period, the key is a new one.
 
     Raises: IdempotencyConflict while the earlier request is still running, or with `conflict` if it was another one.
     """
-    holder, row_ids, sent = new_id(), list[str](), content if sent is None else sent
-    for each in dict.fromkeys((former or scope, scope)):
-        try:
-            found = _claim_one(each, content, sent, holder, lifetime=lifetime, conflict=conflict)
-        except IdempotencyConflict:
-            Claim(holder, *row_ids).release()
-            raise
-        if isinstance(found, StoredResponse):
-            Claim(holder, *row_ids).release()
-            return found
-        row_ids.append(found)
-    return Claim(holder, *row_ids)
-
-
-def _claim_one(
-    scope: KeyScope, content: bytes, sent: bytes, holder: str, *, lifetime: timedelta, conflict: str
-) -> str | StoredResponse:
-    """Return the id of the claimed row, or what an earlier request has left. Raises: IdempotencyConflict."""
-    now, row_id = clock.now(), new_id()
+    now, row_id, holder = clock.now(), new_id(), new_id()
     # With the owner: the row of another that was moved here by SQL is no answer.
-    canonical, of_bytes = _fingerprints(scope.owner_id.encode() + b"\n" + content), _fingerprints(sent)
-    claimed = {
-        "request_hmac": canonical[0], "body_hmac": of_bytes[0], "holder": holder, "lease_until": now + _LEASE,
-        "created_at": now,
-    }  # fmt: skip
+    accepted = _fingerprints(scope.owner_id.encode() + b"\n" + content)
+    claimed = {"holder": holder, "lease_until": now + _LEASE, "created_at": now}
+    claimed |= dict.fromkeys(("request_hmac", "body_hmac"), accepted[0])
     with suppress(IntegrityError):
         with unit_of_work() as session:
             session.add(IdempotencyKey(id=row_id, **asdict(scope), **claimed))
             session.flush()
-        return row_id
+        return Claim(holder, row_id)
     with unit_of_work() as session:
         row = session.scalars(select(IdempotencyKey).filter_by(**asdict(scope)).with_for_update()).one_or_none()
         if row is None:
             raise _in_progress(now, now)
-        is_new = row.created_at < now - lifetime
-        is_former = row.request_hmac is None and authenticated.is_permitted(session)
-        is_same = _is_among(row.body_hmac, of_bytes) if is_former else _is_among(row.request_hmac, canonical)
-        if not (is_new or is_same):
-            raise IdempotencyConflict(conflict)
-        if not is_new:
+        if row.created_at >= now - lifetime:
+            if not any(hmac.compare_digest(row.request_hmac or "", each) for each in accepted):
+                raise IdempotencyConflict(conflict)
             if row.answer_status is None and row.lease_until > now:
                 raise _in_progress(row.lease_until, now)
             if row.answer_status is not None or row.subject_id is not None:
                 return StoredResponse(row.id, row.subject_id, row.answer_status, row.answer_sealed)
         # Abandoned, or too old; the row is locked.
-        row.request_hmac, row.body_hmac, row.holder = canonical[0], of_bytes[0], holder
-        row.lease_until, row.created_at = now + _LEASE, now
-        row.subject_id = row.answer_status = row.answer_sealed = None
-        return row.id
+        claimed |= dict.fromkeys(("subject_id", "answer_status", "answer_sealed"))
+        update_rows(session, IdempotencyKey, IdempotencyKey.id == row.id, **claimed)
+        return Claim(holder, row.id)
 
 
 def derived_key(content: bytes) -> str:
@@ -253,10 +218,6 @@ def _in_progress(lease_until: datetime, now: datetime) -> IdempotencyConflict:
         f"The first request with this {HEADER} is still running.",
         retry_after_seconds=max(1, math.ceil((lease_until - now).total_seconds())),
     )
-
-
-def _is_among(stored: str | None, candidates: Sequence[str]) -> bool:
-    return stored is not None and any(hmac.compare_digest(stored, each) for each in candidates)
 
 
 def _fingerprints(body: bytes) -> list[str]:

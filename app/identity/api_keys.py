@@ -1,7 +1,5 @@
 """Administration of API keys: show, rotate, revoke."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from sqlalchemy import case, or_, select, update
@@ -21,50 +19,17 @@ _VISIBLE_PREFIX_CHARS = 7
 _VISIBLE_SUFFIX_CHARS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class GatewayKeyView:
-    """A gateway-only key as an operator sees it: masked."""
-
-    id: str
-    account_id: str
-    key: str = field(repr=False)
-    email: str | None
-    created_at: datetime
-    revoked_at: datetime | None
-
-    @property
-    def is_active(self) -> bool:
-        return self.revoked_at is None
-
-
-@dataclass(frozen=True, slots=True)
-class KeyRotation:
-    """The time of a rotation, and the older keys with the end of their grace period."""
-
-    rotated_at: datetime
-    previous_valid_until: datetime
-    previous_key_ids: tuple[str, ...]
-
-
 def mask_key(key: str) -> str:
     """Mask a key except its first seven and last four characters."""
     return f"{key[:_VISIBLE_PREFIX_CHARS]}…{key[-_VISIBLE_SUFFIX_CHARS:]}"
 
 
-def newest_keys_of(session: Session, agent_ids: Sequence[str]) -> dict[str, str]:
-    """Return the newest valid key of each agent that has one; one query. The response must be `no-store`."""
-    is_valid = ApiKey.agent_id.in_(agent_ids), ApiKey.revoked_at.is_(None), ApiKey.expires_at.is_(None)
-    rows = session.scalars(select(ApiKey).where(*is_valid).order_by(ApiKey.created_at))
-    return {str(row.agent_id): service.open_api_key(session, row) for row in rows}
-
-
-def rotate_api_key(session: Session, agent_id: str, key: MintedKey, *, grace: timedelta) -> KeyRotation:
-    """Give a locked agent a new key; older ones are valid until the grace period ends.
+def rotate_api_key(session: Session, agent_id: str, key: MintedKey, *, now: datetime, grace: timedelta) -> list[str]:
+    """Give a locked agent a new key; older ones are valid until the grace period ends. Return their ids.
 
     A key that expires earlier still does: a second rotation without grace revokes all of them immediately, with the
     further keys, which somebody else may have made.
     """
-    now = clock.now()
     until = now + grace
     is_valid = ApiKey.revoked_at.is_(None), or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > now)
     previous = update(ApiKey).where(ApiKey.agent_id == agent_id, *is_valid)
@@ -79,7 +44,7 @@ def rotate_api_key(session: Session, agent_id: str, key: MintedKey, *, grace: ti
         previous_key_ids = session.scalars(previous.returning(ApiKey.id)).all()
     session.add(service.build_api_key(key, KeyKind.AGENT, agent_id=agent_id, account_id=agent_id, at=now))
     session.flush()
-    return KeyRotation(now, until, tuple(sorted(previous_key_ids)))
+    return sorted(previous_key_ids)
 
 
 def reveal_key(session: Session, key_id: str) -> str:
@@ -87,10 +52,10 @@ def reveal_key(session: Session, key_id: str) -> str:
     return service.open_api_key(session, session.scalars(select(ApiKey).where(ApiKey.id == key_id)).one())
 
 
-def list_gateway_keys(session: Session, page: PageRequest) -> Page[GatewayKeyView]:
-    """Return a page of gateway-only keys, oldest first."""
+def list_gateway_keys(session: Session, page: PageRequest) -> Page[tuple[ApiKey, str]]:
+    """Return a page of gateway-only keys, oldest first, each with its masked text."""
     found = page_of(session, ApiKey, page, ApiKey.kind == KeyKind.GATEWAY.value)
-    return Page([_view(session, row) for row in found.items], found.total, page)
+    return Page([(row, mask_key(service.open_api_key(session, row))) for row in found.items], found.total, page)
 
 
 def revoke_gateway_key(session: Session, key_id: str) -> bool:
@@ -101,8 +66,3 @@ def revoke_gateway_key(session: Session, key_id: str) -> bool:
     if session.scalar(select(ApiKey.id).where(*is_key)) is None:
         raise NotFound("There is no such gateway-only key.")
     return False
-
-
-def _view(session: Session, row: ApiKey) -> GatewayKeyView:
-    key = service.open_api_key(session, row)
-    return GatewayKeyView(row.id, row.account_id, mask_key(key), row.email, row.created_at, row.revoked_at)

@@ -1,12 +1,9 @@
 """Budgets over several agents, keys and wallets: what all of them together may spend from credits and from wallets.
 
-Whoever spends locks the budgets first (`lock`) and adds to them in the same unit (`add`). What was not spent is
-returned without a lock, as a row (`give_back`), which is subtracted by the next unit that locks the budget; one that
-waits for the lock may miss it, which is safe. The only writer of `budget_members`, and beside the statements of
-`app.usage.step_statements` of `budgets` and `budget_returns`.
+Whoever spends locks the budgets first (`lock`) and adds to their counters in the same unit. The only writer of
+`budget_members`, beside `key_limits`.
 """
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -22,15 +19,15 @@ from app.db import lock_order
 from app.db.prepared import PreparedRead
 from app.db.tables import count, page_of, table_of
 from app.errors import InvalidInput, LimitReached, NotFound
-from app.identity import budget_windows
-from app.identity.budget_windows import resets_at, start_of, start_of_window, used_in_window
-from app.identity.models import Agent, ApiKey, Budget, BudgetMember, BudgetReturn, KeyLimit
+from app.identity import budget_counters
+from app.identity.models import Agent, ApiKey, Budget, BudgetCounter, BudgetMember, KeyLimit
 from app.identity.principal import BudgetPeriod
 
 MAX_BUDGETS = 1000
 MAX_LEVELS = 3
 """A budget may be part of another one, and that of a third."""
-_TABLE, _MEMBERS, _RETURNS, _SEAL = table_of(Budget), table_of(BudgetMember), table_of(BudgetReturn), seal_of(Budget)
+_MEMBERS = table_of(BudgetMember)
+_IS_SHARED = _MEMBERS.c.budget_id != _MEMBERS.c.member_id
 _OF_MEMBERS = PreparedRead(
     select(_MEMBERS.c.budget_id)
     .where(or_(_MEMBERS.c.member_id == bindparam("one"), _MEMBERS.c.member_id == bindparam("other")))
@@ -59,10 +56,13 @@ class Velocity:
 
 @dataclass(frozen=True, slots=True)
 class SharedBudget:
-    """A budget. `used_nanos` is what its members have held and spent since it last began."""
+    """A budget. `used_nanos` is what its members have held and spent since it last began.
+
+    A key's own has no other members, the name of the key, and its `account_id`.
+    """
 
     id: str
-    name: str
+    name: str | None
     parent_id: str | None
     limit_nanos: int | None
     period: BudgetPeriod
@@ -70,6 +70,7 @@ class SharedBudget:
     resets_at: datetime | None
     members: Mapping[str, Sequence[Any]]
     velocity: Velocity | None
+    account_id: str | None
     created_at: datetime
 
     @property
@@ -82,10 +83,10 @@ def create(session: Session, values: Mapping[str, Any]) -> str:
     lock_all(session)
     if count(session, Budget) >= MAX_BUDGETS:
         raise LimitReached(f"There may be at most {MAX_BUDGETS} budgets; delete one first.")
-    now, budget_id = clock.now(), identifiers.new_id()
-    begins = start_of(values.get("period", "total"), now) or now
-    session.add(Budget(id=budget_id, window_start=begins, created_at=now, **values))
+    budget_id = identifiers.new_id()
+    session.add(Budget(id=budget_id, created_at=clock.now(), **values))
     session.flush()
+    budget_counters.create(session, budget_id, values.get("limit_nanos"), values.get("period", "total"))
     assign_members(session)
     return budget_id
 
@@ -94,7 +95,9 @@ def change_budget(session: Session, budget_id: str, values: Mapping[str, Any]) -
     """Change columns of a budget, from the next spending on. Raises: NotFound, InvalidInput."""
     lock_all(session)
     get(session, budget_id)
-    change(session, Budget, Budget.id == budget_id, **values, announced_percent=0)
+    change(session, Budget, Budget.id == budget_id, **values)
+    if "limit_nanos" in values:
+        budget_counters.change(session, budget_id, values["limit_nanos"])
     assign_members(session)
 
 
@@ -104,23 +107,23 @@ def delete_budget(session: Session, budget_id: str) -> None:
     get(session, budget_id)
     if count(session, Budget, Budget.parent_id == budget_id):
         raise InvalidInput("Other budgets are part of this one; delete or move them first.")
-    session.execute(delete(_RETURNS).where(_RETURNS.c.budget_id == budget_id))
+    budget_counters.remove(session, budget_id)
     session.execute(delete(Budget).where(Budget.id == budget_id))
     assign_members(session)
 
 
 def get(session: Session, budget_id: str) -> SharedBudget:
     """Return a budget as it stands. Raises: NotFound, RowChanged."""
-    row = session.get(Budget, identifiers.parse_id(budget_id) or identifiers.new_id(), populate_existing=True)
-    if row is None:
+    found = _views(session, Budget, [identifiers.parse_id(budget_id) or identifiers.new_id()])
+    if not found:
         raise NotFound("There is no such budget.")
-    return _view(session, row)
+    return found[0]
 
 
 def list_budgets(session: Session, page: PageRequest) -> Page[SharedBudget]:
     """Return a page of budgets, oldest first."""
     found = page_of(session, Budget, page)
-    return Page([_view(session, row) for row in found.items], found.total, found.request)
+    return Page(_views(session, Budget, [row.id for row in found.items]), found.total, found.request)
 
 
 def lock_all(session: Session) -> None:
@@ -152,7 +155,7 @@ def assign_members(session: Session) -> None:
             level = rows.get(level.parent_id or "")
         if level is not None:
             raise InvalidInput.field("parent_id", f"must not make more than {MAX_LEVELS} levels, or a circle")
-    session.execute(delete(_MEMBERS))
+    session.execute(delete(_MEMBERS).where(_IS_SHARED))
     if found:
         values = [{"budget_id": budget, "member_id": member} for budget, member in sorted(found)]
         session.execute(insert(_MEMBERS), values)
@@ -167,34 +170,8 @@ def lock(session: Session, budget_ids: Collection[str]) -> list[SharedBudget]:
     """Lock budgets in the order of their ids until the unit ends, and return them as they stand. Raises: RowChanged."""
     if not budget_ids:
         return []
-    lock_order.lock_rows(session, Budget.id, Budget.id.in_(budget_ids))
-    # Subtract what was returned; what was held in an earlier window is dropped.
-    taken, now = delete(_RETURNS).where(_RETURNS.c.budget_id.in_(budget_ids)), clock.now()
-    returns = session.execute(taken.returning(*_RETURNS.c)).all()
-    rows = session.execute(select(_TABLE).where(_TABLE.c.id.in_(budget_ids))).all() if returns else ()
-    for budget_id, nanos in _sums(rows, returns, now).items():
-        add(session, [budget_id], -nanos, at=now)
-    locked = select(Budget).where(Budget.id.in_(budget_ids)).order_by(Budget.id)
-    return [_view(session, row) for row in session.scalars(locked.execution_options(populate_existing=True))]
-
-
-def add(session: Session, budget_ids: Collection[str], nanos: int, *, at: datetime | None = None) -> None:
-    """Add what is held or spent to locked budgets."""
-    now = at or clock.now()
-    for row in session.execute(select(_TABLE).where(_TABLE.c.id.in_(budget_ids))).all() if budget_ids else ():
-        budget_windows.add(session, Budget, row, nanos, now)
-
-
-def give_back(session: Session, budget_ids: Iterable[str], nanos: int, *, held_at: datetime) -> None:
-    """Return what was held at an instant and is not spent; a negative amount was spent beyond what was held."""
-    rows = [{"budget_id": each, "nanos": nanos, "held_at": held_at} for each in budget_ids]
-    if rows and nanos:
-        session.execute(insert(_RETURNS), rows)
-
-
-def drop_returns(session: Session) -> None:
-    """Delete what was returned to budgets after they were deleted."""
-    session.execute(delete(_RETURNS).where(_RETURNS.c.budget_id.not_in(select(_TABLE.c.id))))
+    budget_counters.lock(session, budget_ids)
+    return read(session, budget_ids)
 
 
 def least_left(found: Iterable[SharedBudget]) -> SharedBudget | None:
@@ -205,61 +182,55 @@ def least_left(found: Iterable[SharedBudget]) -> SharedBudget | None:
 
 def read(session: Session, budget_ids: Collection[str]) -> list[SharedBudget]:
     """Return budgets as they stand, without locking them. Raises: RowChanged."""
-    if not budget_ids:
-        return []
-    return [_view(session, row) for row in session.scalars(select(Budget).where(Budget.id.in_(budget_ids)))]
+    return [each for model in (KeyLimit, Budget) for each in _views(session, model, budget_ids)] if budget_ids else []
 
 
-def counted(session: Session) -> Sequence[tuple[str, int, datetime]]:
-    """Return id, what is counted, and since when, of each budget. For audits."""
-    rows, now = session.scalars(select(Budget)).all(), clock.now()
-    returned = _returned(session, rows, now)
-    return [(row.id, used_in_window(row, now) - returned[row.id], start_of_window(row, now)) for row in rows]
+def without_counter(session: Session) -> list[str]:
+    """Return the ids of budgets whose counter has another limit or window, and of counters without one. For audits."""
+    stated, counted = (
+        {each for model in models for each in session.execute(select(model.id, model.limit_nanos, model.period)).all()}
+        for models in ((Budget, KeyLimit), (BudgetCounter,))
+    )
+    return sorted({each.id for each in stated ^ counted})
 
 
 def due_for_announcement(session: Session) -> Sequence[str]:
-    """Return budgets that may have reached another of `PERCENTAGES`, and those with returns to take back."""
-    is_due = or_(budget_windows.may_have_reached(Budget), exists().where(_RETURNS.c.budget_id == Budget.id))
-    return session.scalars(select(Budget.id).where(is_due).order_by(Budget.id)).all()
+    """Return budgets, but for those of revoked keys, that may have reached another of `budget_counters.PERCENTAGES`."""
+    is_revoked = exists().where(ApiKey.id == BudgetCounter.id, ApiKey.revoked_at.is_not(None))
+    return session.scalars(budget_counters.due_for_announcement().where(~is_revoked).limit(500)).all()
 
 
 def mark_announced(session: Session, budget_id: str) -> tuple[SharedBudget, int] | None:
     """Store the highest percentage that a budget has reached, and return both; None if it is known."""
-    for found in lock(session, [budget_id]):
-        row = session.get_one(Budget, budget_id)
-        if (reached := budget_windows.mark_reached(row)) is not None:
-            # In the window in which it was reached, which may just have ended.
-            return replace(found, used_nanos=row.used_nanos), reached
-    return None
+    percent, used_nanos = budget_counters.mark_reached(session, budget_id) or (0, 0)
+    # A counter that somebody added has no budget: the audit finds it.
+    found = read(session, [budget_id]) if percent else []
+    return (replace(found[0], used_nanos=used_nanos), percent) if found else None
 
 
-def _returned(session: Session, rows: Collection[Any], now: datetime) -> dict[str, int]:
-    """Return what is returned to budgets and not yet subtracted."""
-    returns = select(_RETURNS).where(_RETURNS.c.budget_id.in_([row.id for row in rows]))
-    return _sums(rows, session.execute(returns).all() if rows else (), now)
+def _views(session: Session, model: type[Any], ids: Collection[str]) -> list[SharedBudget]:
+    """Return rows of `budgets` or `key_limits` as budgets, if their counters say the same. Raises: RowChanged."""
+    now, used = clock.now(), budget_counters.used(session, ids)
+    # In one statement, because a change of both may be committed between two.
+    stated = select(model, BudgetCounter.limit_nanos, BudgetCounter.period).where(model.id.in_(ids))
+    stated = stated.outerjoin(BudgetCounter, BudgetCounter.id == model.id).order_by(model.created_at, model.id)
+    rows = []
+    for row, *followed in session.execute(stated.execution_options(populate_existing=True)):
+        seal_of(model).verify(session, row, is_expected=followed == [row.limit_nanos, row.period])
+        rows.append(row)
+    return [
+        SharedBudget(
+            row.id, row.name, getattr(row, "parent_id", None), row.limit_nanos, BudgetPeriod(row.period), used[row.id],
+            budget_counters.resets_at(row.period, now), getattr(row, "members", {}), _velocity(row),
+            getattr(row, "account_id", None), row.created_at,
+        )
+        for row in rows
+    ]  # fmt: skip
 
 
-def _sums(rows: Iterable[Any], returns: Iterable[Any], now: datetime) -> dict[str, int]:
-    """Return what was returned to each budget of what was held in the window of now."""
-    budgets = {row.id: row for row in rows}
-    totals: dict[str, int] = defaultdict(int)
-    for each in returns:
-        budget = budgets[each.budget_id]
-        if budget.period == "total" or start_of_window(budget, now) <= each.held_at:
-            totals[each.budget_id] += each.nanos
-    return totals
-
-
-def _view(session: Session, row: Budget) -> SharedBudget:
-    _SEAL.verify(session, row)
-    now, velocity = clock.now(), None
-    used_nanos = max(0, used_in_window(row, now) - _returned(session, [row], now)[row.id])
-    if row.velocity_minutes is not None:
-        velocity = Velocity(row.velocity_payments, row.velocity_nanos, row.velocity_minutes)
-    return SharedBudget(
-        row.id, row.name, row.parent_id, row.limit_nanos, BudgetPeriod(row.period), used_nanos,
-        resets_at(row.period, now), row.members, velocity, row.created_at,
-    )  # fmt: skip
+def _velocity(row: Any) -> Velocity | None:
+    minutes = getattr(row, "velocity_minutes", None)
+    return None if minutes is None else Velocity(row.velocity_payments, row.velocity_nanos, minutes)
 
 
 def _direct_members(session: Session, members: Mapping[str, Sequence[Any]]) -> set[str]:
@@ -277,8 +248,9 @@ def _tags(members: Mapping[str, Sequence[Any]]) -> set[tuple[str, str]]:
 
 def accounts_of(session: Session) -> set[str]:
     """Return the ids of members, and the accounts from which keys and agents with tags among them spend."""
-    members = set(session.scalars(select(_MEMBERS.c.member_id)))
-    keys = session.scalars(select(ApiKey.account_id).where(ApiKey.id.in_(select(_MEMBERS.c.member_id))))
+    shared = select(_MEMBERS.c.member_id).where(_IS_SHARED)
+    members = set(session.scalars(shared))
+    keys = session.scalars(select(ApiKey.account_id).where(ApiKey.id.in_(shared)))
     tagged = [agent for each in session.scalars(select(Budget.members)) for agent, _ in _tags(each)]
     return {*members, *keys, *tagged}
 

@@ -39,43 +39,12 @@ CREDENTIAL_PARAMETERS = frozenset({
 # Alchemy's SDKs end the path with the key: `/v2/{key}`.
 _KEY_SEGMENT = re.compile(r"(?:\A|/)(?:v[0-9]/)?((?:ak|gw|at)_[A-Za-z0-9_-]+)/?\Z", re.ASCII)
 _BEARER_LENGTH = len("bearer ")
-_KEY_IN_TEXT = re.compile(r"\b(ak|gw|at)_[A-Za-z0-9_-]{16,}")
+# What they are is in `app/web/descriptions.toml`.
 API_KEY_SCHEME = "ApiKey"
 BEARER_SCHEME = "Bearer"
 MASTER_KEY_SCHEME = "MasterKey"
 PAYMENT_SCHEME = "Payment"
 FindPrincipal: TypeAlias = Callable[[str | None], Principal | None]
-
-
-def _in_header(name: str, description: str) -> dict[str, str]:
-    return {"type": "apiKey", "in": "header", "name": name, "description": description}
-
-
-SECURITY_SCHEMES = {
-    API_KEY_SCHEME: _in_header(
-        "X-API-Key",
-        "An agent's key (`ak_…`), or a gateway-only one (`gw_…`) if it needs no wallet. An application "
-        "sends its access token (`at_…`) as `Authorization: Bearer`.",
-    ),
-    BEARER_SCHEME: {
-        "type": "http",
-        "scheme": "bearer",
-        "description": "The same key, where clients of other services send theirs (gateway routes only; there also in "
-        "`x-goog-api-key`, `api-key`, `X-Subscription-Token` or `?key=`, as the provider's own SDKs do).",
-    },
-    PAYMENT_SCHEME: _in_header(
-        "X-Payment",
-        "Instead of a key, on gateway and x402 routes: the hash of a USDC transaction (with `X-Payment-Chain`), "
-        "or a signed payment of x402, here (version 1) or in `PAYMENT-SIGNATURE` (version 2). A call without "
-        "either is answered 402 with the terms.",
-    ),
-    MASTER_KEY_SCHEME: _in_header(
-        "X-Master-Key",
-        "A master key (`mk_…`): platform administration. One of a viewer (`mk_viewer_…`) only reads, "
-        "one of an operator (`mk_operator_…`) also stops things and repeats deliveries; both see keys truncated.",
-    ),
-}
-"""The security schemes of the OpenAPI document, by name."""
 
 
 def presented_keys(request: ClientRequest) -> list[str]:
@@ -138,10 +107,6 @@ def without_key_segment(path: str) -> str:
     return _KEY_SEGMENT.sub("", path)
 
 
-def redact_keys(text: str) -> str:
-    return _KEY_IN_TEXT.sub(r"\1_…", text)
-
-
 def _further_texts(environ: Mapping[str, Any]) -> list[str]:
     found = [value.strip() for variable in _FURTHER_HEADERS if (value := environ.get(variable))]
     authorization = environ.get("HTTP_AUTHORIZATION")
@@ -177,6 +142,10 @@ def current_master_key() -> MasterKeyPrincipal:
     if found is None:
         raise _invalid_master_key()
     return found
+
+
+def acting_key_id() -> str:
+    return current_master_key().key_id
 
 
 def has_master_key() -> bool:

@@ -57,13 +57,10 @@ class ApiKey(Authenticated, Model):
 
 
 class KeyLimit(Authenticated, Model):
-    """What a key with limits may spend from its agent's account, and on what; it has the key's id.
-
-    `used_nanos` is what its calls have held and cost since `window_start`. It changes while the account is locked.
-    """
+    """What a key with limits may spend from its agent's account, and on what; it has the key's id."""
 
     __tablename__ = "key_limits"
-    not_authenticated = frozenset({"name", "tags", "used_nanos", "window_start", "announced_percent", "created_at"})
+    not_authenticated = frozenset({"name", "tags", "created_at"})
     __table_args__ = (CheckConstraint("period IN ('day', 'week', 'month', 'total')", name="ck_key_limits_period"),)
 
     id: Mapped[str] = mapped_column(ID, ForeignKey("api_keys.id", ondelete="CASCADE"), primary_key=True)
@@ -75,20 +72,14 @@ class KeyLimit(Authenticated, Model):
     models: Mapped[list[str]] = mapped_column(JSON)
     requests_per_minute: Mapped[int | None] = mapped_column()
     tokens_per_minute: Mapped[int | None] = mapped_column()
-    used_nanos: Mapped[int] = mapped_column(BigInteger, default=0)
-    window_start: Mapped[datetime] = mapped_column(UtcDateTime)
-    announced_percent: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class Budget(Authenticated, Model):
-    """A budget over agents, keys and wallets (decision 0150).
-
-    `used_nanos` is what they have held and spent since `window_start`. It changes while the row is locked.
-    """
+    """A budget over agents, keys and wallets (decision 0150)."""
 
     __tablename__ = "budgets"
-    not_authenticated = frozenset({"name", "used_nanos", "window_start", "announced_percent", "created_at"})
+    not_authenticated = frozenset({"name", "created_at"})
     __table_args__ = (CheckConstraint("period IN ('day', 'week', 'month', 'total')", name="ck_budgets_period"),)
 
     id: Mapped[str] = mapped_column(ID, primary_key=True)
@@ -100,14 +91,30 @@ class Budget(Authenticated, Model):
     velocity_payments: Mapped[int | None] = mapped_column()
     velocity_nanos: Mapped[int | None] = mapped_column(BigInteger)
     velocity_minutes: Mapped[int | None] = mapped_column()
-    used_nanos: Mapped[int] = mapped_column(BigInteger, default=0)
-    window_start: Mapped[datetime] = mapped_column(UtcDateTime)
-    announced_percent: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
+class BudgetCounter(Model):
+    """What a row of `budgets` or `key_limits` with the same id has held and spent since `window_start`.
+
+    `limit_nanos` and `period` are copies of that row's. `used_nanos` changes while the counter is locked.
+    """
+
+    __tablename__ = "budget_counters"
+
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    limit_nanos: Mapped[int | None] = mapped_column(BigInteger)
+    period: Mapped[str] = mapped_column(String(5))
+    used_nanos: Mapped[int] = mapped_column(BigInteger, default=0)
+    window_start: Mapped[datetime] = mapped_column(UtcDateTime)
+    announced_percent: Mapped[int] = mapped_column(default=0)
+
+
 class BudgetMember(Model):
-    """An agent, a key or a wallet that belongs to a budget, or to one that is part of it. Derived from `budgets`."""
+    """An agent, a key or a wallet that belongs to a budget, or to one that is part of it. Derived from `budgets`.
+
+    A key with limits also belongs to its own, which has its id.
+    """
 
     __tablename__ = "budget_members"
 

@@ -14,7 +14,9 @@ from sqlalchemy.orm import Session
 
 from app.authenticated import change, seal_of
 from app.core import clock, identifiers
+from app.errors import NotFound
 from app.identity.models import Agent, OwnerKey
+from app.identity.service import agent_not_found, lock_agent
 
 PREFIX = "ok"
 _OWNER_KEY = re.compile(rf"{PREFIX}_[A-Za-z0-9_-]{{43}}", re.ASCII)
@@ -35,18 +37,29 @@ class OwnerKeyView:
     created_at: datetime
 
 
-def find(session: Session, key_text: str) -> OwnerKeyView | None:
-    """Return the owner key and its agent; None when it is malformed, unknown or revoked."""
+def find(session: Session, key_text: str, *, agent_id: str | None = None) -> OwnerKeyView | None:
+    """Return the owner key, only of one agent if given; None when it is malformed, unknown or revoked."""
     key = key_text.strip()
     if not _OWNER_KEY.fullmatch(key):
         return None
     row = session.execute(_VALID.where(OwnerKey.digest == identifiers.digest(key))).one_or_none()
-    return _view(row) if row is not None and _SEAL.accepts(session, row) else None
+    if row is None or agent_id not in (None, row.agent_id) or not _SEAL.accepts(session, row):
+        return None
+    return _view(row)
 
 
 def list_valid(session: Session, key_ids: Collection[str]) -> list[OwnerKeyView]:
     rows = session.execute(_VALID.where(OwnerKey.id.in_(key_ids)).order_by(OwnerKey.created_at, OwnerKey.id))
     return [_view(row) for row in rows.all() if _SEAL.accepts(session, row)]
+
+
+def lock_owner(session: Session, agent_id: str) -> OwnerKeyView:
+    """Lock an agent and return its owner. Raises: NotFound, including for an agent that was not claimed."""
+    agent = lock_agent(session, identifiers.require_id(agent_id, agent_not_found()))
+    for row in session.execute(_VALID.where(OwnerKey.agent_id == agent.id)).all():
+        if _SEAL.accepts(session, row):
+            return _view(row)
+    raise NotFound("This agent has not been claimed. Its owner can claim it with a claim code.")
 
 
 def is_valid(session: Session, key_id: str) -> bool:
@@ -57,6 +70,7 @@ def replace(session: Session, agent_id: str, key: str, *, email: str | None) -> 
     """Revoke a locked agent's owner keys and add a new one; return its id."""
     now = clock.now()
     change(session, OwnerKey, OwnerKey.agent_id == agent_id, OwnerKey.revoked_at.is_(None), revoked_at=now)
+    change(session, Agent, Agent.id == agent_id, claimed_email=email)
     digest = identifiers.digest(key)
     row = OwnerKey(id=identifiers.new_id(), owner_email=email, agent_id=agent_id, digest=digest, created_at=now)
     session.add(row)

@@ -6,6 +6,7 @@ Keys are minted before the unit, so that no lock is held while sealing.
 import re
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -177,15 +178,13 @@ def find_master_key(key: str | None) -> MasterKeyPrincipal | None:
     return MasterKeyPrincipal(row.id, row.name, MasterKeyRole.of(key))
 
 
-def add_agent(session: Session, key: MintedKey, *, name: str, email: str | None) -> AgentSnapshot:
-    agent = AgentSnapshot(
-        id=identifiers.new_id(), name=name, email=email, claimed_at=None, claimed_email=None, frozen_at=None,
-        created_at=clock.now(),
-    )  # fmt: skip
-    _INSERT_AGENT.execute(session, {"id": agent.id, "name": name, "email": email, "created_at": agent.created_at})
-    values = {"id": key.id, "digest": key.digest, "sealed": key.sealed, "created_at": agent.created_at}
-    _INSERT_KEY.execute(session, {**values, "kind": KeyKind.AGENT.value, "agent_id": agent.id, "account_id": agent.id})
-    return agent
+def add_agent(session: Session, key: MintedKey, *, name: str, email: str | None) -> str:
+    """Insert an agent with its key; return its id."""
+    agent_id, now = identifiers.new_id(), clock.now()
+    _INSERT_AGENT.execute(session, {"id": agent_id, "name": name, "email": email, "created_at": now})
+    values = {"id": key.id, "digest": key.digest, "sealed": key.sealed, "created_at": now}
+    _INSERT_KEY.execute(session, {**values, "kind": KeyKind.AGENT.value, "agent_id": agent_id, "account_id": agent_id})
+    return agent_id
 
 
 def add_gateway_key(session: Session, key: MintedKey, *, email: str | None) -> datetime:
@@ -210,12 +209,17 @@ def reveal_api_key(session: Session, agent_id: str) -> str:
 
     Raises: NotFound when the agent has no valid key.
     """
-    is_valid = ApiKey.agent_id == agent_id, ApiKey.revoked_at.is_(None), ApiKey.expires_at.is_(None)
-    query = select(ApiKey).where(*is_valid).order_by(ApiKey.created_at.desc()).limit(1)
-    row = session.scalars(query).one_or_none()
-    if row is None:
+    key = newest_keys_of(session, [agent_id]).get(agent_id)
+    if key is None:
         raise NotFound("This agent has no valid key.")
-    return open_api_key(session, row)
+    return key
+
+
+def newest_keys_of(session: Session, agent_ids: Sequence[str]) -> dict[str, str]:
+    """Return the newest valid key of each agent that has one; one query. The response must be `no-store`."""
+    is_valid = ApiKey.agent_id.in_(agent_ids), ApiKey.revoked_at.is_(None), ApiKey.expires_at.is_(None)
+    rows = session.scalars(select(ApiKey).where(*is_valid).order_by(ApiKey.created_at))
+    return {str(row.agent_id): open_api_key(session, row) for row in rows}
 
 
 def open_api_key(session: Session, row: ApiKey) -> str:

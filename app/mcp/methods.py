@@ -21,8 +21,8 @@ from app.mcp.messages import INVALID_PARAMS, METHOD_NOT_FOUND, McpError, McpMess
 from app.mcp.service_calls import call_service
 from app.mcp.tool_schemas import ToolDescriptions
 from app.mcp.tools import REQUEST_ID, RESOURCES, TOOLS
+from app.payments.presented import decode_document
 from app.payments.x402 import terms
-from app.payments.x402.terms import decode_document
 from app.state import app_state
 from app.version import VERSION
 from app.web import error_responses

@@ -59,7 +59,7 @@ def resource_metadata() -> Response:
 def server_card() -> Response:
     """Return the server card (SEP-2127), by which clients connect without asking for an address."""
     remote = {"supportedProtocolVersions": [messages.STATELESS, *messages.HANDSHAKE]}
-    card = json.dumps(_description("v2/server-card", remote))
+    card = json.dumps(_description("v1/server-card", remote))
     return share_with_all(Response(card, mimetype="application/mcp-server-card+json"))
 
 

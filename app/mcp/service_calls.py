@@ -25,13 +25,14 @@ from app.core.identifiers import new_id
 from app.db.unit_of_work import unit_of_work
 from app.errors import IdempotencyConflict, InvalidInput, RateLimited, ServiceError
 from app.gateway import routes as gateway
+from app.gateway.own_calls import read_and_close
 from app.gateway.providers.table import ProviderTable
 from app.idempotency import service as idempotency
 from app.idempotency.service import Claim, KeyScope, StoredResponse
 from app.identity import guards
 from app.mcp.tools import CALL_SERVICE
+from app.payments.presented import SIGNED_HEADER
 from app.payments.x402 import terms
-from app.payments.x402.terms import SIGNED_HEADER
 from app.state import app_state
 from app.web import error_responses, request_bodies
 from app.web.client_request import ClientRequest
@@ -172,9 +173,8 @@ def _may_be_charged(result: Mapping[str, Any]) -> bool:
 def _claim(call: Mapping[str, Any], request_id: str | None) -> Claim | StoredResponse:
     if request_id is None or guards.find_principal() is None:
         return Claim.none()
-    content = json.dumps(call, sort_keys=True).encode()
     scope = KeyScope(guards.idempotency_owner(), "POST", f"/mcp/{CALL_SERVICE}", request_id)
-    claim = idempotency.claim_key(scope, canonical_json(validated_fields(_BODY, call)), sent=content)
+    claim = idempotency.claim_key(scope, canonical_json(validated_fields(_BODY, call)))
     if isinstance(claim, Claim):
         # Bound before the call: a claim that outlives its lease is never executed again.
         with unit_of_work() as session:
@@ -232,10 +232,7 @@ def _catalog_headers(call: Mapping[str, Any]) -> dict[str, str]:
 
 def _serve(serve: Any, name: str, inner: ClientRequest) -> Response:
     relayed = serve(inner, name)
-    try:
-        body, is_truncated = _read(relayed)
-    finally:
-        relayed.close()
+    body, is_truncated = read_and_close(relayed, _MAX_RESPONSE_BYTES)
     found = {
         "status": relayed.status_code, "content_type": relayed.headers.get("Content-Type", ""), **body_members(body),
         "truncated": is_truncated, "cost_usd": relayed.headers.get("X-Cost-Usd"),
@@ -244,12 +241,3 @@ def _serve(serve: Any, name: str, inner: ClientRequest) -> Response:
     if settled := relayed.headers.get(terms.RESPONSE_HEADER):
         result.headers[terms.RESPONSE_HEADER] = settled
     return result
-
-
-def _read(relayed: Response) -> tuple[bytes, bool]:
-    found = bytearray()
-    for piece in relayed.iter_encoded():
-        found += piece
-        if len(found) > _MAX_RESPONSE_BYTES:
-            break
-    return bytes(found[:_MAX_RESPONSE_BYTES]), len(found) > _MAX_RESPONSE_BYTES

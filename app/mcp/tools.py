@@ -87,9 +87,7 @@ TOOLS = {tool.name: tool for tool in _ALL}
 
 RESOURCES: Mapping[str, tuple[str, str, str, str]] = {
     "/llms.txt": ("pages.llms_txt", "instructions", "text/plain", "Instructions for agents."),
-    "/v1/wallets": (
-        "wallets.list_wallets", "wallets", "application/json", "Your wallets, with their addresses.",
-    ),
+    "/v1/wallets": ("wallets.list_wallets", "wallets", "application/json", "Your wallets, with their addresses."),
     "/v1/catalog": (
         "catalog.list_catalog", "catalog", "application/json",
         "Services that other agents sell, described by their sellers.",

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from http import HTTPStatus
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -25,7 +24,7 @@ from app.errors import InvalidInput, Overloaded, RateLimited
 from app.extensions import Model
 from app.identity.principal import Scope
 from app.ports.errors import PortError
-from app.ports.upstream import UpstreamRequest
+from app.ports.upstream import read_json_text
 from app.state import app_state
 
 
@@ -181,29 +180,15 @@ def _read_document(client_id: str, *, network: str) -> Client:
         raise InvalidInput.field("client_id", str(error)) from None
     if target == "/" or not _VISIBLE.fullmatch(client_id):
         raise InvalidInput.field("client_id", problem)
-    headers = [("Accept", "application/json"), ("Accept-Encoding", "identity"), ("User-Agent", "purser")]
-    request = UpstreamRequest("GET", base.origin, target, headers, timeout_seconds=_DOCUMENT_SECONDS)
+    upstream, seconds = app_state().ports.public_upstream, _DOCUMENT_SECONDS
     try:
-        document = parse_response(_body(request))
+        body = read_json_text(upstream, base.origin, target, max_bytes=_MAX_DOCUMENT_BYTES, seconds=seconds)
+        document = parse_response(body)
     except (PortError, ValueError):
         raise InvalidInput.field("client_id", problem) from None
     if not isinstance(document, dict) or document.get("client_id") != client_id:
         raise InvalidInput.field("client_id", "must be the client_id in the document at this address")
     return Client(client_id, *_described(document))
-
-
-def _body(request: UpstreamRequest) -> bytes:
-    """Return the body of a small 200, without following redirects. Raises: PortError, ValueError."""
-    response = app_state().ports.public_upstream.send(request)
-    body = b""
-    try:
-        while len(body) <= _MAX_DOCUMENT_BYTES and (piece := response.read()):
-            body += piece
-    finally:
-        response.close()
-    if response.status != HTTPStatus.OK or len(body) > _MAX_DOCUMENT_BYTES:
-        raise ValueError(response.status)
-    return body
 
 
 def _described(metadata: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:

@@ -15,6 +15,7 @@ from app.errors import InvalidInput, LimitReached, NotFound
 from app.events import outbox
 from app.events.outbox import EventType
 from app.identity import grants
+from app.identity import service as identity
 from app.identity.principal import Grant, KeyKind, Principal, Scope
 from app.oauth import clients, tokens
 from app.oauth.clients import Client
@@ -41,6 +42,8 @@ def open_connection(session: Session, client: Client, consent: Consent, *, redir
         raise InvalidInput("Select at least one permission.")
     if consent.wallet_id is None and {Scope.WALLET_READ, Scope.WALLET_PAY} & set(consent.scopes):
         raise InvalidInput("These permissions need a wallet, and this agent has none.")
+    # A handover ends the connections that it finds: it waits for this unit, or this one for it.
+    identity.lock_agent(session, consent.agent_id)
     expires_at = clock.now() + consent.lifetime
     session_id = None
     if consent.budget_nanos and consent.wallet_id is not None:

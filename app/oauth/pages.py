@@ -26,7 +26,7 @@ from app.identity.principal import Grant, Scope
 from app.oauth import clients, connections, tokens
 from app.oauth.clients import Client
 from app.oauth.connections import Consent
-from app.oauth.server import Request, Server
+from app.oauth.server import Server, request_of
 from app.oauth.tokens import OAuthToken
 from app.owner.pages import overview
 from app.owner.pages.limits import dollars_of
@@ -87,7 +87,7 @@ def authorize() -> Response:
         return _refused("The application wants the answer at an address that it has not registered.")
     if len(values.get("state", "")) > _MAX_STATE or any(len(values.getlist(name)) > 1 for name in _PARAMETERS):
         return _refused("The application's request is too long, or has a parameter twice.")
-    server_request = Request("GET", values)
+    server_request = request_of("GET", values)
     with read_only_unit() as session:
         server = Server(session, client)
         try:
@@ -126,9 +126,9 @@ def make_agent() -> Response:
     limits.count_registration(network)
     made = registration.register(name=None, email=None)
     claimed = device.claim_agent(made.claim_code, email=None, network=network)
-    token = sessions.open_claimed_agent(str(claimed.owner_key), current=auth.session_token())
+    token, codes = sessions.open_claimed_agent(str(claimed.owner_key), current=auth.session_token())
     auth.use_session_token(token)
-    page = auth.render_page("connect_new.html", owner_key=claimed.owner_key, asked=asked, signed=signed)
+    page = auth.render_page("connect_new.html", owner_key=claimed.owner_key, codes=codes, asked=asked, signed=signed)
     return auth.set_session_cookie(page, token)
 
 
@@ -188,7 +188,7 @@ def _allow(asked: _Asked, consent: Consent, key: OwnerKeyView) -> Response:
 
 
 def _redirected(session: Session, asked: _Asked, grant: Grant | None) -> Response:
-    server, server_request = Server(session, asked.client), Request("GET", MultiDict(asked.parameters))
+    server, server_request = Server(session, asked.client), request_of("GET", MultiDict(asked.parameters))
     flow = server.get_consent_grant(server_request, end_user=grant)
     return _to_client(server.create_authorization_response(server_request, grant_user=grant, grant=flow))
 

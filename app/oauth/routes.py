@@ -12,7 +12,7 @@ from app.errors import InvalidInput, ServiceError
 from app.identity import grants, limits
 from app.identity.principal import ALL_SCOPES
 from app.oauth import clients, connections, tokens
-from app.oauth.server import Request, Server, assert_target, response_of
+from app.oauth.server import Server, assert_target, request_of, response_of
 from app.oauth.tokens import TokenKind
 from app.state import app_state
 from app.web import error_responses
@@ -64,7 +64,7 @@ def issue_token() -> Response:
     client = clients.named(form.get("client_id", ""))
     assert_target(form.getlist("resource"))
     with unit_of_work() as session:
-        answer: Response = Server(session, client).create_token_response(Request("POST", form))
+        answer: Response = Server(session, client).create_token_response(request_of("POST", form))
     return answer
 
 

@@ -81,7 +81,7 @@ def address_of(agent_id: str, token: str) -> str | None:
 
 NOTICE_TYPES = (
     EventType.APPROVAL_REQUESTED, EventType.APPROVAL_FAILED, EventType.BUDGET_THRESHOLD_REACHED, EventType.CREDITS_LOW,
-    EventType.WALLET_FROZEN, EventType.CONTROLS_CHANGED,
+    EventType.WALLET_FROZEN, EventType.CONTROLS_CHANGED, EventType.OWNER_CHANGED,
 )  # fmt: skip
 """What an owner is notified of."""
 _MAX_RECENT = 50

@@ -5,23 +5,24 @@ expired. Clients that cannot present a signed payment again sign another one: th
 open, and the first serves its request.
 """
 
-import hashlib
 import hmac
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from typing import Any, TypeAlias
 
 import structlog
-from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, false, func, select, update
+from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, false, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.chains import USDC, ChainName
+from app.core.identifiers import keyed_digests
 from app.core.money import NANOS_PER_USD, TokenAmount
 from app.db.prepared import PreparedInsert, PreparedRead
-from app.db.state_machine import StateMachine, Transitions
-from app.db.tables import insert_into, table_of
+from app.db.state_machine import StateMachine
+from app.db.tables import insert_into, sums, table_of
 from app.events import outbox
 from app.events.outbox import EventType
 from app.observability import telemetry
@@ -35,6 +36,7 @@ RETRY_WINDOW = timedelta(hours=24)
 
 
 class PaymentStatus(StrEnum):
+    AUTHORIZED = "authorized"
     SETTLING = "settling"
     PAID = "paid"
     SERVING = "serving"
@@ -50,39 +52,47 @@ _EVENTS = {
     PaymentStatus.REVERSED: EventType.PAYMENT_REVERSED,
 }
 """What operators are notified of. The attempts to serve the call that a payment is for have no events."""
+_METERED_EVENTS = {**_EVENTS, PaymentStatus.VOID: None, PaymentStatus.SERVED: EventType.PAYMENT_RECEIVED}
 
 
 def _announce(session: Session, row: Any, status: PaymentStatus, _reason: str | None) -> None:
+    event = (_METERED_EVENTS if row.rail == PaymentRail.UPTO else _EVENTS).get(status)
     # A payment with tries is paid again, because its call was not served.
-    if status not in _EVENTS or (status is PaymentStatus.PAID and row.tries):
+    if event is None or (status is PaymentStatus.PAID and row.tries):
         return
     data = {
         "payment_id": row.id, "chain": row.chain, "amount": str(TokenAmount(row.units, USDC)),
         "currency": USDC.symbol, "payer": row.payer, "provider": row.provider, "tx_hash": row.tx_hash,
     }  # fmt: skip
-    outbox.record(session, _EVENTS[status], agent_id=None, object_id=row.id, data=data)
+    outbox.record(session, event, agent_id=None, object_id=row.id, data=data)
 
 
 PAYMENTS = StateMachine(
     Payment.status,
-    Transitions(
-        initial={PaymentStatus.SETTLING, PaymentStatus.PAID},
-        permitted={
-            # `void` when it can no longer land; `closed` when a database restore preceded its landing.
-            PaymentStatus.SETTLING: {PaymentStatus.PAID, PaymentStatus.CLOSED, PaymentStatus.VOID},
-            # `reversed` when a reorg reversed it permanently.
-            PaymentStatus.PAID: {PaymentStatus.SERVING, PaymentStatus.CLOSED, PaymentStatus.REVERSED},
-            # `paid` again when the call is known not to have been served.
-            PaymentStatus.SERVING: {PaymentStatus.SERVED, PaymentStatus.PAID, PaymentStatus.REVERSED},
-            # `paid` again when the purchase was refunded.
-            PaymentStatus.SERVED: {PaymentStatus.PAID, PaymentStatus.REVERSED},
-            PaymentStatus.CLOSED: {PaymentStatus.REVERSED},
+    initial={PaymentStatus.SETTLING, PaymentStatus.PAID, PaymentStatus.AUTHORIZED},
+    permitted={
+        # Only a metered payment: settled once its call was served; else `reversed`, or `closed` if not by its payer.
+        PaymentStatus.AUTHORIZED: {
+            PaymentStatus.SETTLING, PaymentStatus.VOID, PaymentStatus.CLOSED, PaymentStatus.REVERSED,
         },
-    ),
+        # `void` when it can no longer land, a metered one `authorized`; `closed` when a restore preceded its landing.
+        PaymentStatus.SETTLING: {
+            PaymentStatus.PAID, PaymentStatus.CLOSED, PaymentStatus.VOID, PaymentStatus.SERVED, PaymentStatus.REVERSED,
+            PaymentStatus.AUTHORIZED,
+        },
+        # `reversed` when a reorg reversed it permanently.
+        PaymentStatus.PAID: {PaymentStatus.SERVING, PaymentStatus.CLOSED, PaymentStatus.REVERSED},
+        # `paid` again when the call is known not to have been served.
+        PaymentStatus.SERVING: {PaymentStatus.SERVED, PaymentStatus.PAID, PaymentStatus.REVERSED},
+        # `paid` again when the purchase was refunded.
+        PaymentStatus.SERVED: {PaymentStatus.PAID, PaymentStatus.REVERSED},
+        PaymentStatus.CLOSED: {PaymentStatus.REVERSED},
+    },
     logger=structlog.get_logger(__name__),
     announce=_announce,
     announced=(
         Payment.id, Payment.chain, Payment.units, Payment.provider, Payment.payer, Payment.tx_hash, Payment.tries,
+        Payment.rail,
     ),
 )  # fmt: skip
 
@@ -90,6 +100,7 @@ PAYMENTS = StateMachine(
 class PaymentRail(StrEnum):
     HASH = "hash"
     SIGNED = "signed"
+    UPTO = "upto"
 
 
 PaymentRow: TypeAlias = Payment | Row[*tuple[Any, ...]]
@@ -106,6 +117,8 @@ _INSERT_CLAIM = PreparedInsert(PaymentClaim)
 _INSERT_UNCLAIMED = PreparedInsert(PaymentClaim, unique=[PaymentClaim.key])
 _HAS_ATTEMPTS = and_(_PAYMENTS.c.tries < MAX_ATTEMPTS, _PAYMENTS.c.paid_at > bindparam("paid_after"))
 _NEXT_TRY = _PAYMENTS.c.tries + 1
+_NO_OUTCOME = {PaymentStatus.AUTHORIZED, PaymentStatus.SETTLING}
+_HAS_NO_OUTCOME = Payment.status.in_([each.value for each in _NO_OUTCOME])
 _COMPLETED_STATUSES = {PaymentStatus.PAID, PaymentStatus.SERVING, PaymentStatus.SERVED, PaymentStatus.CLOSED}
 
 
@@ -115,8 +128,8 @@ def transaction_claim_key(chain: ChainName, tx_hash: str) -> str:
 
 def fingerprint_macs(fingerprint: str) -> list[str]:
     """Return a fingerprint's HMAC by each secret; the first is stored. A digest would let passwords be guessed."""
-    keys = [hashlib.sha256(b"payments" + secret.encode()).digest() for secret in app_state().settings.secret_key_list()]
-    return [hmac.new(key, fingerprint.encode(), hashlib.sha256).hexdigest() for key in keys]
+    digests = keyed_digests("payments", fingerprint.encode(), app_state().settings.secret_key_list())
+    return [each.hex() for each in digests]
 
 
 def matches_fingerprint(payment: PaymentRow, fingerprint: str) -> bool:
@@ -216,21 +229,42 @@ def set_restore_cutoff(session: Session, now: datetime) -> int:
     return len(closed) + (session.scalar(settling) or 0)
 
 
-def mark_landed(session: Session, payment_id: str, *, tx_hash: str) -> bool:
+def mark_landed(session: Session, payment: PaymentRow, *, tx_hash: str) -> bool:
     """Record where a signed payment landed, if it had no outcome; one from before the restore cutoff is closed."""
+    status = PaymentStatus.CLOSED if _is_before_cutoff(session, payment) else PaymentStatus.PAID
+    values = {"paid_at": clock.now(), "tx_hash": tx_hash}
+    if payment.rail == PaymentRail.UPTO:
+        status, values["served_at"] = PaymentStatus.SERVED, values["paid_at"]
+    return bool(PAYMENTS.move(session, payment.id, PaymentStatus.SETTLING, status, **values))
+
+
+def _is_before_cutoff(session: Session, payment: PaymentRow) -> bool:
     cutoff = restore_cutoff(session)
-    is_before_cutoff = cutoff is not None and get(session, payment_id).created_at <= cutoff
-    status = PaymentStatus.CLOSED if is_before_cutoff else PaymentStatus.PAID
-    moved = PAYMENTS.move(session, payment_id, PaymentStatus.SETTLING, status, paid_at=clock.now(), tx_hash=tx_hash)
-    return bool(moved)
+    return cutoff is not None and payment.created_at <= cutoff
 
 
-def void(session: Session, payment_id: str) -> bool:
-    """Record that a signed payment did not land, and release its claims; return whether it had no outcome."""
-    moved = bool(PAYMENTS.move(session, payment_id, PaymentStatus.SETTLING, PaymentStatus.VOID))
+def void(session: Session, payment_id: str, *, is_reverted: bool = False) -> bool:
+    """Record that a signed payment did not land; return whether it had no outcome.
+
+    Its claims are released. Only a metered one has been served: it keeps them, and is submitted again unless a block
+    has reverted it.
+    """
+    payment = get(session, payment_id)
+    if payment.rail == PaymentRail.UPTO and payment.transaction_id is not None:
+        again = partial(PAYMENTS.move, session, payment_id, PaymentStatus.SETTLING, PaymentStatus.AUTHORIZED)
+        return mark_unpaid(session, payment_id) if is_reverted else bool(again(transaction_id=None, tx_hash=None))
+    moved = bool(PAYMENTS.move(session, payment_id, _NO_OUTCOME, PaymentStatus.VOID))
     if moved:
         session.execute(delete(_CLAIMS).where(_CLAIMS.c.holder_id == payment_id))
     return moved
+
+
+def mark_unpaid(session: Session, payment_id: str, *, by_payer: bool = True) -> bool:
+    """Record that a metered payment was served and cannot be collected; return whether it had no outcome."""
+    # One from before the cutoff may have been collected.
+    is_of_payer = by_payer and not _is_before_cutoff(session, get(session, payment_id))
+    status = PaymentStatus.REVERSED if is_of_payer else PaymentStatus.CLOSED
+    return bool(PAYMENTS.move(session, payment_id, _NO_OUTCOME, status))
 
 
 def relink_transaction(session: Session, payment_id: str, *, tx_hash: str) -> None:
@@ -248,7 +282,7 @@ def find_by_transactions(session: Session, hashes: Iterable[str], *, since: date
     rows = select(Payment).where(
         Payment.status.in_([each.value for each in _COMPLETED_STATUSES]),
         Payment.created_at >= since,
-        Payment.rail == PaymentRail.SIGNED.value,
+        Payment.rail != PaymentRail.HASH.value,
         Payment.tx_hash.in_(list(hashes)),
     )
     return list(session.scalars(rows))
@@ -282,13 +316,34 @@ def find_without_claim(session: Session) -> list[str]:
     return list(session.scalars(select(Payment.id).where(Payment.status != PaymentStatus.VOID.value, ~claimed)))
 
 
-def is_settling_on(chain: ChainName) -> ColumnElement[bool]:
-    return and_(Payment.status == PaymentStatus.SETTLING.value, Payment.chain == chain.value)
+def is_open_on(chain: ChainName, *statuses: PaymentStatus) -> ColumnElement[bool]:
+    return and_(Payment.status.in_([each.value for each in statuses]), Payment.chain == chain.value)
 
 
-def find_settling(session: Session, chain: ChainName, limit: int) -> list[str]:
-    rows = select(Payment.id).where(is_settling_on(chain)).order_by(Payment.created_at).limit(limit)
+def find_settling(session: Session, chain: ChainName, limit: int, status: PaymentStatus) -> list[str]:
+    """Return the oldest payments of a chain that are being settled, or some of another status, in any order."""
+    order = Payment.created_at if status is PaymentStatus.SETTLING else func.random()
+    rows = select(Payment.id).where(is_open_on(chain, status)).order_by(order).limit(limit)
     return list(session.scalars(rows))
+
+
+def open_units(session: Session, payer: str | None, chain: str) -> int:
+    """Return the units of a payer's signed payments on a chain that have no outcome."""
+    return sums(session, Payment.units, where=[_HAS_NO_OUTCOME, Payment.payer == payer, Payment.chain == chain])[0]
+
+
+def metered_units(session: Session, payer: str | None = None) -> int:
+    """Return the units of metered payments that have no outcome and, unless of one payer, of a day's that were lost."""
+    lost = PaymentStatus.REVERSED.value, PaymentStatus.CLOSED.value
+    is_lost = and_(Payment.status.in_(lost), Payment.created_at > clock.now() - RETRY_WINDOW)
+    counted = or_(_HAS_NO_OUTCOME, is_lost) if payer is None else and_(_HAS_NO_OUTCOME, Payment.payer == payer)
+    return sums(session, Payment.units, where=[Payment.rail == PaymentRail.UPTO.value, counted])[0]
+
+
+def has_unpaid(session: Session, payer: str) -> bool:
+    """Return whether a call of this payer was served, and its metered payment was not collected."""
+    is_unpaid = Payment.rail == PaymentRail.UPTO.value, Payment.status == PaymentStatus.REVERSED.value
+    return session.scalar(select(Payment.id).where(Payment.payer == payer, *is_unpaid).limit(1)) is not None
 
 
 _LATEST = table_of(LatestPayment)

@@ -3,7 +3,6 @@
 from decimal import Decimal
 
 import click
-from flask import Flask
 from flask.cli import AppGroup
 
 from app.core.chains import ChainName
@@ -21,10 +20,6 @@ _CHAINS = [name.value for name in ChainName]
 _WAIT_SECONDS = Decimal(20)
 
 group = AppGroup("treasury", help="The recipients of payments, and the settlement key.")
-
-
-def register(app: Flask) -> None:
-    app.cli.add_command(group)
 
 
 @group.command("show")

@@ -13,9 +13,10 @@ from app.db.leases import once_per_period
 from app.db.unit_of_work import unit_of_work
 from app.errors import KeyServiceUnavailable
 from app.payments import claimed_payments, settlement_capacity, topups, treasury
+from app.payments.claimed_payments import PaymentStatus
 from app.payments.models import TopUp
 from app.payments.treasury import WalletRole
-from app.payments.x402 import settlement
+from app.payments.x402 import metered, settlement
 from app.ports.errors import PortError
 from app.state import AppState, app_state
 from app.wallets.core import custody
@@ -28,12 +29,14 @@ _SANDBOX_OPENING_UNITS = 1
 
 
 def has_open(chain: ChainName) -> ColumnElement[bool]:
-    return or_(exists().where(claimed_payments.is_settling_on(chain)), topups.has_open(chain))
+    is_open = claimed_payments.is_open_on(chain, PaymentStatus.SETTLING, PaymentStatus.AUTHORIZED)
+    return or_(exists().where(is_open), topups.has_open(chain))
 
 
 def resume_settlements(chain: ChainName) -> None:
     """Resolve open settlements and grant top-ups on a chain; one that fails does not stop the others."""
     settlement.resolve_pending(chain)
+    metered.settle_due(chain)
     topups.grant_due(chain)
 
 
@@ -103,19 +106,13 @@ def check(session: Session) -> list[str]:
         for row in topup_rows
         if row.granted_nanos or row.owed_nanos
     }
-    granted = credit_accounts.grants_by_reference(session, topups.REFERENCE_PREFIX)
-    wrong = [
-        f"{reference}: recorded are {recorded.get(reference)}, the ledger has {granted.get(reference)}"
-        for reference in sorted(recorded.keys() | granted.keys())
-        if recorded.get(reference) != granted.get(reference)
+    problems = credit_accounts.find_wrong_grants(session, topups.REFERENCE_PREFIX, recorded)
+    problems += [
+        f"top-up {row.transaction_id} granted more than was transferred"
+        for row in topup_rows
+        if (row.granted_nanos or 0) > row.units * claimed_payments.NANOS_PER_UNIT
     ]
-    excessive = [row for row in topup_rows if (row.granted_nanos or 0) > row.units * claimed_payments.NANOS_PER_UNIT]
-    return [
-        *wrong,
-        *(f"top-up {row.transaction_id} granted more than was transferred" for row in excessive),
-        *(
-            f"top-up {each} is final and confirmed, and granted nothing"
-            for each in topups.find_confirmed_without_grant(session)
-        ),
-        *(f"payment {each} has no claim" for each in claimed_payments.find_without_claim(session)),
-    ]
+    unmatched = topups.find_confirmed_without_grant(session)
+    problems += [f"top-up {each} is final and confirmed, and granted nothing" for each in unmatched]
+    problems += metered.check(session)
+    return problems + [f"payment {each} has no claim" for each in claimed_payments.find_without_claim(session)]

@@ -55,9 +55,7 @@ class PaidCall(ABC):
         if isinstance(payer, Principal):
             payer.assert_may_call(provider, model)
             self._payment, self._account_id, self.client_id = None, payer.account_id, payer.client_id
-            self._call = UsageCall(
-                payer.key_id, provider, model, is_limited=payer.limits is not None, has_budgets=payer.has_budgets
-            )
+            self._call = UsageCall(payer.key_id, provider, model, has_budgets=payer.has_budgets)
         else:
             self._payment, self._account_id, self.client_id = payer, "", payer.payment_id
             self._call = UsageCall("", provider, model)
@@ -146,7 +144,7 @@ class PaidCall(ABC):
     def headers(self) -> Collection[tuple[str, str]]:
         """Return the headers with the cost, once known, or of the payment; a stream reads them at its start."""
         if self._payment is not None:
-            return [*self._payment.headers.items()]
+            return [*self._payment.headers_for(self._status).items()]
         if self._bill is None:
             return []
         cost_nanos, credits_nanos, budget_nanos = self._bill

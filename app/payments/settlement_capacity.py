@@ -17,7 +17,7 @@ from app.core.money import TokenAmount, nanos_from_usd
 from app.db.unit_of_work import unit_of_work
 from app.payments import treasury
 from app.payments.models import SettlementGasReserve
-from app.ports.errors import PortError
+from app.ports.errors import PortError, Rejected
 from app.ports.facilitator import SettlementCapacity
 from app.state import app_state
 from app.wallets.core import network_fees
@@ -43,34 +43,37 @@ class SettlementCapacityCache:
 
     def get(self, chain: ChainName) -> SettlementCapacity | None:
         """Return the capacity as of some seconds ago at most; None while the chain cannot be read."""
-        cached = self._cached.get(chain)
-        if cached is not None and clock.now() - cached[0] < _CACHE_TTL:
-            return cached[1]
-        lock = self._locks[chain]
+        cached, lock = self._cached.get(chain), self._locks[chain]
+        is_fresh = cached is not None and clock.now() - cached[0] < _CACHE_TTL
         # One thread reads the chain; the others use the stale value, if there is one.
-        if not lock.acquire(blocking=cached is None):
-            return cached[1] if cached else None
-        try:
-            cached = self._cached.get(chain)
-            if cached is None or clock.now() - cached[0] >= _CACHE_TTL:
-                self._cached[chain] = cached = (clock.now(), read_capacity(chain))
-            return cached[1]
-        finally:
-            lock.release()
+        if not is_fresh and lock.acquire(blocking=cached is None):
+            try:
+                if self._cached.get(chain) is cached:
+                    self._cached[chain] = (clock.now(), read_capacity(chain))
+                cached = self._cached[chain]
+            finally:
+                lock.release()
+        return cached[1] if cached else None
 
     def clear(self) -> None:
         self._cached.clear()
 
 
-def refusal_reason(chain: ChainName, price_nanos: int, fee_units: int | None = None) -> str | None:
-    """Return why a signed payment of this price cannot be settled on a chain at the moment; None if it can.
+def submission_nanos(chain: ChainName, price_nanos: int, fee_units: int) -> int:
+    """Return the dollar value of the fee of a submission that settles a payment of this price.
 
-    With the fee of its submission, that must be within the operator's cap, and the price must cover it.
+    Raises: Rejected if the price does not cover it, it exceeds the operator's cap, or `refusal_reason` has a reason.
     """
-    if fee_units is not None:
-        most_nanos = min(price_nanos, nanos_from_usd(app_state().settings.max_network_fee_usd))
-        if not _covers_fee(chain, most_nanos, fee_units):
-            return FEE_TOO_HIGH
+    nanos = fee_nanos(chain, fee_units)
+    if nanos is None or nanos > min(price_nanos, nanos_from_usd(app_state().settings.max_network_fee_usd)):
+        raise Rejected(FEE_TOO_HIGH)
+    if refusal := refusal_reason(chain, price_nanos):
+        raise Rejected(refusal)
+    return nanos
+
+
+def refusal_reason(chain: ChainName, price_nanos: int) -> str | None:
+    """Return why a signed payment of this price cannot be settled on a chain at the moment; None if it can."""
     least_nanos = least_price_nanos(chain)
     return NOT_OFFERED if least_nanos is None else FEE_TOO_HIGH if price_nanos < least_nanos else None
 
@@ -82,12 +85,6 @@ def least_price_nanos(chain: ChainName) -> int | None:
         return None
     on_ethereum = chain is ChainName.ETHEREUM
     return fee_nanos(chain, _ETHEREUM_FEE_MULTIPLE * state.fee_units if on_ethereum else state.max_fee_units)
-
-
-def _covers_fee(chain: ChainName, price_nanos: int, fee_units: int) -> bool:
-    """Return whether a price is at least a network fee; False while the fee's value in dollars is unknown."""
-    nanos = fee_nanos(chain, fee_units)
-    return nanos is not None and price_nanos >= nanos
 
 
 def fee_nanos(chain: ChainName, fee_units: int) -> int | None:

@@ -15,12 +15,13 @@ from app.core import clock
 from app.core.chains import ChainName
 from app.core.money import nanos_from_usd, usd_from_nanos
 from app.db.leases import once_per_period
-from app.db.tables import delete_rows, insert_into, update_rows
+from app.db.prepared import PreparedInsert
+from app.db.tables import delete_rows, sums, update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events import outbox
 from app.events.outbox import EventType
-from app.payments import settlement_capacity, treasury
-from app.payments.claimed_payments import PaymentRow, PaymentStatus
+from app.payments import claimed_payments, settlement_capacity, treasury
+from app.payments.claimed_payments import PaymentRow
 from app.payments.models import Payment, SettlementRisk
 from app.payments.treasury import WalletRole
 from app.ports.chain import TransactionDraft
@@ -35,6 +36,7 @@ _log = structlog.get_logger(__name__)
 PERIOD = timedelta(hours=24)
 # A key's funds can be gone by mistake; code that accepts what then fails was written for that.
 _FAILURES_OF_KEYS = 3
+_INSERT = PreparedInsert(SettlementRisk, unique=[SettlementRisk.payment_id])
 PAUSED = "risky_payments_paused"
 PAYER_REFUSED = "payer_refused"
 _FAILED = "settlement_failed"
@@ -69,21 +71,16 @@ def reserve(session: Session, payment: Payment, draft: TransactionDraft, most_na
     cover `most_nanos`.
     """
     assert_accepted(session, payment.payer, payment.terms["claim"])
-    open_units = select(func.coalesce(func.sum(Payment.units), 0)).where(
-        Payment.status == PaymentStatus.SETTLING.value, Payment.payer == payment.payer, Payment.chain == payment.chain
-    )
-    needed_units = payment.units + int(session.scalar(open_units) or 0)
-    if draft.payer_units is not None and draft.payer_units < needed_units:
+    open_units = claimed_payments.open_units(session, payment.payer, payment.chain)
+    if draft.payer_units is not None and draft.payer_units < payment.units + open_units:
         raise Rejected(FUNDS_IN_USE)
     if not draft.is_risky:
         return
     # What such payments of a day cost by failing, and can still cost.
-    spent_nanos = select(func.coalesce(func.sum(SettlementRisk.cost_nanos), 0)).where(
-        SettlementRisk.chain == payment.chain,
-        SettlementRisk.risky.is_(True),
-        SettlementRisk.created_at > clock.now() - PERIOD,
-    )
-    if int(session.scalar(spent_nanos) or 0) + most_nanos > _budget_nanos():
+    is_counted = SettlementRisk.risky.is_(True), SettlementRisk.created_at > clock.now() - PERIOD
+    of_chain = SettlementRisk.chain == payment.chain
+    [spent_nanos] = sums(session, SettlementRisk.cost_nanos, where=[of_chain, *is_counted])
+    if spent_nanos + most_nanos > _budget_nanos():
         raise Rejected(PAUSED)
     _insert(session, payment, risky=True, failed=False, nanos=most_nanos)
 
@@ -126,27 +123,16 @@ def announce_pause(chain: ChainName) -> None:
             outbox.record(session, EventType.RISKY_PAYMENTS_PAUSED, agent_id=None, object_id=chain.value, data=data)
 
 
-def exceeds_budget(chain: ChainName, failed_units: int) -> bool:
-    """Return whether these network fees of submissions that failed exceed the budget of a day; not without a price."""
-    if not failed_units:
-        return False
-    value = settlement_capacity.fee_nanos(chain, failed_units)
-    return value is not None and value > _budget_nanos()
-
-
 def _budget_nanos() -> int:
     return nanos_from_usd(app_state().settings.x402_failed_gas_usd_per_day)
 
 
 def _insert(session: Session, payment: PaymentRow, *, risky: bool, failed: bool, nanos: int) -> None:
-    session.execute(
-        insert_into(session, SettlementRisk)
-        .values(
-            payment_id=payment.id, chain=payment.chain, payer=payment.payer, claim=payment.terms["claim"],
-            risky=risky, failed=failed, cost_nanos=nanos, created_at=clock.now(),
-        )
-        .on_conflict_do_nothing(index_elements=["payment_id"])
-    )  # fmt: skip
+    row = {
+        "payment_id": payment.id, "chain": payment.chain, "payer": payment.payer, "claim": payment.terms["claim"],
+        "risky": risky, "failed": failed, "cost_nanos": nanos, "created_at": clock.now(),
+    }  # fmt: skip
+    _INSERT.execute(session, row)
 
 
 def gas_sponsor(chain: ChainName, sold_units: int = 0) -> GasSponsor:
@@ -162,6 +148,7 @@ def gas_sponsor(chain: ChainName, sold_units: int = 0) -> GasSponsor:
             session, wallet.id, chain, kind=gas.SUBMISSION_KIND, since=clock.now() - PERIOD
         )
     # Another party that submits a transfer first makes ours fail: agents cost nothing, so all of them share a budget.
-    if reserve_units is None or exceeds_budget(chain, failed_units):
+    failed_nanos = settlement_capacity.fee_nanos(chain, failed_units) if failed_units else 0
+    if reserve_units is None or (failed_nanos or 0) > _budget_nanos():
         raise Rejected("gas_unavailable")
     return GasSponsor(wallet.id, wallet.address_on(chain), treasury.recipient(chain), reserve_units)

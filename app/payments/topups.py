@@ -164,8 +164,11 @@ def _grant_or_close(topup: TopUp, decision: BlockDecision) -> bool:
     is_final, chain, nanos, keys = decision.is_final, ChainName(topup.chain), 0, []
     if not is_final and (decision.status is MovementStatus.FAILED or topup.granted_nanos is not None):
         return False
-    if not is_final and _is_beyond_risk(topup):
-        return False
+    if not is_final:
+        with read_only_unit() as session:
+            # It waits for finality before anything is read from the chain for it.
+            if _exceeds_risk(session, topup.account_id, topup.units * claimed_payments.NANOS_PER_UNIT):
+                return False
     view = history.current_view(topup.transaction_id)
     if decision.status is MovementStatus.CONFIRMED and view.tx_hash is not None:
         incoming = app_state().ports.facilitators[chain].incoming_payment(view.tx_hash, topup.recipient)
@@ -189,8 +192,7 @@ def _grant_or_close(topup: TopUp, decision: BlockDecision) -> bool:
         if row.closed_at is not None or found != decision:
             return False
         # A replacement has another hash than the one that was claimed when the transfer was recorded.
-        if keys and not claimed_payments.is_claimed(session, keys):
-            claimed_payments.claim(session, keys, row.transaction_id)
+        claimed_payments.claim(session, keys, row.transaction_id, only_unclaimed=True)
         _set_granted(session, row, nanos)
         row.closed_at = clock.now() if is_final else None
         owed_nanos = row.owed_nanos
@@ -199,12 +201,6 @@ def _grant_or_close(topup: TopUp, decision: BlockDecision) -> bool:
         if owed_nanos:
             _log.critical("topup_reversed", transaction_id=topup.transaction_id, owed_nanos=owed_nanos)
     return is_final
-
-
-def _is_beyond_risk(topup: TopUp) -> bool:
-    """Return whether a top-up has to wait for finality, before anything is read from the chain for it."""
-    with read_only_unit() as session:
-        return _exceeds_risk(session, topup.account_id, topup.units * claimed_payments.NANOS_PER_UNIT)
 
 
 def _exceeds_risk(session: Session, account_id: str, nanos: int) -> bool:

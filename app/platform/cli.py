@@ -6,15 +6,14 @@ They write the same trail as the API. Keys and recovery phrases are printed once
 from typing import Any
 
 import click
-from flask import Flask
 from flask.cli import AppGroup, with_appcontext
 from marshmallow import ValidationError, fields
 
-from app.audit_log import actors, trail, verification, witness
+from app.audit_log import actors, verification, witness
 from app.audit_log.witness import AuditHeadView
 from app.core import clock
 from app.core.pagination import PageRequest
-from app.db.unit_of_work import read_only_unit, snapshot
+from app.db.unit_of_work import read_only_unit
 from app.errors import ServiceError
 from app.idempotency.service import Claim
 from app.identity import api_keys
@@ -27,7 +26,7 @@ from app.ports.errors import PortError, Rejected
 from app.web.fields import Email, Name
 
 _DERIVATION_PATHS = (("EVM (Ethereum, Base)", "m/44'/60'/0'/0/0"), ("Solana", "m/44'/501'/0'/0'"))
-_MAX_PURGED = 1000
+_MAX_LISTED = 1000
 _ROLES = [each.value for each in MasterKeyRole]
 
 
@@ -49,12 +48,6 @@ owner_keys = _OperatorGroup("owner-keys", "Keys of the owners of agents.")
 _KEPT = "Keys of deleted wallets, kept for a time so that their funds can be recovered."
 retired_keys = _OperatorGroup("retired-keys", _KEPT)
 audit = _OperatorGroup("audit", "The audit log of administrative acts.")
-
-
-def register(app: Flask) -> None:
-    for group in (master_keys, owner_keys, retired_keys, audit):
-        app.cli.add_command(group)
-    app.cli.add_command(restored)
 
 
 @master_keys.command("create")
@@ -97,14 +90,22 @@ def revoke_master_key(key_id: str) -> None:
 @owner_keys.command("replace")
 @click.argument("agent_id")
 def replace_owner_key(agent_id: str) -> None:
-    """Replace the owner key of a claimed agent and print it. First verify that the request is from the owner."""
+    """Replace a stolen owner key at once and print the new one. For a lost one, `recover` tells the owner first."""
     key = keys.replace_owner_key(actors.shell_actor(), agent_id)
     click.echo("The previous key is no longer valid.", err=True)
     click.echo(key)
 
 
+@owner_keys.command("recover")
+@click.argument("agent_id")
+def recover_owner(agent_id: str) -> None:
+    """Begin a recovery for an owner who has lost everything; after the waiting time, print its code."""
+    found = keys.recover_owner(actors.shell_actor(), agent_id)
+    click.echo(found["code"] or f"There is a code from {clock.isoformat(found['usable_from'])}, unless cancelled.")
+
+
 @retired_keys.command("list")
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, _MAX_PURGED))
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, _MAX_LISTED))
 @click.option("--offset", default=0, show_default=True, type=click.IntRange(min=0))
 def list_retired_keys(limit: int, offset: int) -> None:
     """List deleted wallets with kept keys, and the earliest time of their deletion."""
@@ -130,30 +131,18 @@ def export_retired_key(wallet_id: str) -> None:
     click.echo("Enter the phrase in a wallet such as MetaMask or Phantom, and clear this screen.", err=True)
 
 
-@retired_keys.command("purge")
-@click.option("--limit", default=_MAX_PURGED, show_default=True, type=click.IntRange(1, _MAX_PURGED))
-def purge_retired_keys(limit: int) -> None:
-    """Delete due keys of wallets that are proven empty, as the sweep does."""
-    purged = keys.purge_retired_keys(actors.shell_actor(), limit=limit)
-    click.echo(f"{len(purged)} keys were deleted.")
-
-
 @audit.command("verify")
 @click.option("--expect", default=None, metavar="NUMBER:HASH", help="A head that was recorded earlier.")
 def verify(expect: str | None) -> None:
     """Verify that no entry of the trail was changed or removed; fails with a list of problems."""
-    expected = _parse_head(expect)
-    with snapshot() as session:
-        problems = verification.find_problems(session, expected=expected)
-        problems += verification.find_witness_problems(session)
-        head = trail.get_head(session)
-    for problem in problems:
+    found = verification.verify(newest=None, expected=_parse_head(expect))
+    for problem in found["problems"]:
         click.echo(problem, err=True)
-    if problems:
+    if not found["intact"]:
         raise click.ClickException("The audit log is damaged.")
     recorded = witness.read()
     compared = f"and agrees with {len(recorded.heads)} recorded heads" if recorded else "as far as it goes: no witness"
-    click.echo(f"The audit log is intact, {compared}. Record its head: {head.number}:{head.hash}")
+    click.echo(f"The audit log is intact, {compared}. Record its head: {found['head'].number}:{found['head'].hash}")
 
 
 @click.command("restored")

@@ -8,6 +8,7 @@ import structlog
 from sqlalchemy.exc import IntegrityError
 
 from app.agents import claims
+from app.agents.claims import CodeKind
 from app.audit_log import trail
 from app.audit_log.actors import Actor, ActorKind
 from app.audit_log.trail import AuditAction, AuditEvent
@@ -19,7 +20,6 @@ from app.errors import NotFound, SelfRevoke
 from app.events import targets
 from app.idempotency.service import Claim
 from app.identity import api_keys, master_keys, owner_keys
-from app.identity import service as identity
 from app.identity.master_keys import MasterKeyView
 from app.identity.principal import MasterKeyRole
 from app.ports.errors import PortError
@@ -98,29 +98,36 @@ def revoke_master_key(actor: Actor, key_id: str) -> tuple[str, list[str]]:
 
 
 def replace_owner_key(actor: Actor, agent_id: str) -> str:
-    """Give a claimed agent a new owner key, for an owner who has lost theirs, and return it: shown only now.
+    """Give a claimed agent a new owner key at once, as a thief would cancel a recovery; return it: shown only now.
 
     The previous key becomes invalid. Raises: NotFound, including for an agent that was not claimed.
     """
-    canonical = identifiers.require_id(agent_id, identity.agent_not_found())
     key = identifiers.new_key(owner_keys.PREFIX)
     with unit_of_work() as session:
-        agent = identity.lock_agent(session, canonical)
-        if agent.claimed_at is None:
-            raise NotFound("This agent has not been claimed. Its owner can claim it with a claim code.")
-        key_id = owner_keys.replace(session, agent.id, key, email=agent.claimed_email)
-        claims.erase_response_of(session, agent.id)
-        after = {"key_id": key_id, "disabled_targets": targets.disable_set_up_by(session, owner_of=agent.id)}
-        trail.record(session, actor, AuditEvent(AuditAction.OWNER_KEY_REPLACED, agent.id, after=after))
+        owner = owner_keys.lock_owner(session, agent_id)
+        key_id = owner_keys.replace(session, agent_id, key, email=owner.owner_email)
+        claims.erase_response_of(session, agent_id)
+        after = {"key_id": key_id, "disabled_targets": targets.disable_set_up_by(session, owner_of=agent_id)}
+        claims.announce(session, actor, agent_id, "owner_key_replaced")
+        trail.record(session, actor, AuditEvent(AuditAction.OWNER_KEY_REPLACED, agent_id, after=after))
     return key
+
+
+def recover_owner(actor: Actor, agent_id: str) -> dict[str, Any]:
+    """Begin a recovery for an owner who has lost everything, or return its code in time. Raises: NotFound."""
+    codes, start, end = claims.create_owner_codes(actor, agent_id, CodeKind.RECOVERY)
+    return {"agent_id": agent_id, "usable_from": start, "expires_at": end, "code": next(iter(codes), None)}
 
 
 def list_gateway_keys(actor: Actor, page: PageRequest) -> Page[dict[str, Any]]:
     """Return a page of gateway-only keys, truncated, with their credits, and record that they were listed."""
     with read_only_unit() as session:
         found = api_keys.list_gateway_keys(session, page)
-        balances = credit_accounts.balances(session, [each.account_id for each in found.items])
-        rows = [{"view": each, "credits_nanos": balances[each.account_id].credits_nanos} for each in found.items]
+        balances = credit_accounts.balances(session, [row.account_id for row, _ in found.items])
+    rows = [
+        {"row": row, "key": key, "active": row.revoked_at is None, "balance": balances[row.account_id]}
+        for row, key in found.items
+    ]
     trail.record_alone(actor, AuditAction.GATEWAY_KEYS_SHOWN, limit=page.limit, offset=page.offset, count=len(rows))
     return Page(rows, found.total, page)
 

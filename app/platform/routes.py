@@ -8,20 +8,19 @@ from flask import Response
 from app.approvals import schemas as approval_schemas
 from app.approvals import service as approvals
 from app.approvals.models import Approval
-from app.audit_log import trail
+from app.audit_log import trail, verification
 from app.audit_log.actors import current_actor as _actor
 from app.audit_log.trail import AuditAction
-from app.catalog.models import Service
+from app.catalog.models import Payout, Service
 from app.catalog.payouts import routes as payout_routes
 from app.catalog.payouts import schemas as payout_schemas
 from app.catalog.payouts import service as payouts
-from app.catalog.payouts.service import PayoutView
 from app.catalog.schemas import OwnedEntry, OwnedPage
 from app.catalog.services import service as services
 from app.core import clock, identifiers
 from app.core.pagination import Page
 from app.db.unit_of_work import read_only_unit
-from app.errors import InvalidInput, LimitReached, SelfRevoke, TransactionInProgress, WalletFrozen
+from app.errors import InvalidInput, LimitReached, NotFound, SelfRevoke, TransactionInProgress, WalletFrozen
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards
@@ -31,6 +30,9 @@ from app.platform import keys, schemas
 from app.platform.agents import fleet, service
 from app.platform.agents.fleet import FleetControlsResult
 from app.platform.agents.service import AgentKeyRotation, AgentView
+from app.platform.lookups import schemas as lookup_schemas
+from app.shopping import service as shopping
+from app.shopping.routes import shown
 from app.spending.controls import ControlsChange
 from app.usage import service as usage
 from app.usage.routes import FOCUS, FOCUS_EXAMPLE, UsageSums, UsageSumShape, focus_of, sums_of
@@ -48,13 +50,9 @@ blp = Blueprint(
 _NOTE = "Repeating a request with the same key returns the first response and creates nothing again."
 
 
-def _acting_key_id() -> str:
-    return guards.current_master_key().key_id
-
-
 @blp.post("/agents")
 @idempotent(
-    owner=_acting_key_id,
+    owner=guards.acting_key_id,
     rebuild=service.created_agent,
     note=_NOTE,
     on_replay=lambda agent_id: trail.record_alone(_actor(), AuditAction.AGENT_SHOWN, agent_id, repeated=True),
@@ -148,18 +146,18 @@ def resume_service(service_id: str) -> Service:
 @blp.arguments(payout_schemas.PayoutQuery, location="query")
 @blp.response(200, payout_schemas.AllPayouts)
 @offers_csv(blp, "items", payout_schemas.PayoutShape)
-def list_all_payouts(query: dict[str, Any]) -> Page[PayoutView]:
+def list_all_payouts(query: dict[str, Any]) -> Page[Payout]:
     """List the payouts and refunds of a service, or of all, newest first."""
     service_id = query["service_id"]
     return payouts.list_of(None if service_id is None else str(service_id), query["page"])
 
 
 @blp.post("/services/<string:service_id>/refunds")
-@idempotent(owner=_acting_key_id, rebuild=payout_routes.rebuilt, note=payout_routes.NOTE)
+@idempotent(owner=guards.acting_key_id, rebuild=payout_routes.rebuilt, note=payout_routes.NOTE)
 @blp.arguments(payout_schemas.RefundBody)
 @blp.response(201, payout_schemas.PayoutShape)
 @blp.raises(*payout_routes.REFUND_ERRORS)
-def refund_call_of_service(body: dict[str, Any], service_id: str, claim: Claim) -> PayoutView:
+def refund_call_of_service(body: dict[str, Any], service_id: str, claim: Claim) -> Payout:
     """Refund a call of any service once, from its earnings, to whom its seller could refund it."""
     return payout_routes.refund(payouts.find_service(service_id), body, claim)
 
@@ -185,7 +183,7 @@ def delete_agent(agent_id: str) -> dict[str, Any]:
 
 @blp.post("/agents/<string:agent_id>/rotate-key")
 @idempotent(
-    owner=_acting_key_id,
+    owner=guards.acting_key_id,
     rebuild=service.rotation_of_entry,
     note=_NOTE,
     on_replay=lambda entry_id: service.record_rotation_replay(_actor(), entry_id),
@@ -226,7 +224,7 @@ def set_fleet_controls(body: dict[str, Any]) -> FleetControlsResult:
 
 
 @blp.post("/agents/<string:agent_id>/credits")
-@idempotent(owner=_acting_key_id, rebuild=service.grant_of_entry, note=_NOTE)
+@idempotent(owner=guards.acting_key_id, rebuild=service.grant_of_entry, note=_NOTE)
 @blp.arguments(schemas.GrantBody)
 @blp.response(200, schemas.CreditGrantShape)
 def grant_credits(body: dict[str, Any], agent_id: str, claim: Claim) -> dict[str, Any]:
@@ -259,6 +257,13 @@ def revoke_claim_code(agent_id: str) -> dict[str, Any]:
     return {"agent_id": agent_id, "revoked": service.revoke_claim_code(_actor(), agent_id)}
 
 
+@blp.post("/agents/<string:agent_id>/owner-recovery")
+@blp.response(200, schemas.OwnerRecovery)
+def recover_owner(agent_id: str) -> dict[str, Any]:
+    """Begin a recovery for an owner who has lost everything; after the waiting time, get its code."""
+    return keys.recover_owner(_actor(), agent_id)
+
+
 @blp.get("/master-keys")
 @blp.response(200, schemas.MasterKeyList)
 def list_master_keys() -> dict[str, Any]:
@@ -269,7 +274,7 @@ def list_master_keys() -> dict[str, Any]:
 
 @blp.post("/master-keys")
 @idempotent(
-    owner=_acting_key_id,
+    owner=guards.acting_key_id,
     rebuild=keys.get_master_key,
     note=_NOTE,
     on_replay=lambda key_id: trail.record_alone(
@@ -330,3 +335,35 @@ def list_audit_entries(query: dict[str, Any]) -> dict[str, Any]:
 def list_all_approvals(query: dict[str, Any]) -> Page[Approval]:
     """List the approvals of all agents, newest first. Only their owners decide."""
     return approvals.list_of(**query)
+
+
+@blp.get("/audit/verification")
+@blp.response(200, lookup_schemas.AuditVerification)
+def verify_audit_log() -> dict[str, Any]:
+    """Verify that none of the newest 10 000 entries of the audit log was changed or removed."""
+    return verification.verify()
+
+
+@blp.get("/stuck-movements")
+@blp.arguments(PageQuery, location="query")
+@blp.response(200, lookup_schemas.StuckMovements)
+def list_stuck_movements(query: dict[str, Any]) -> Page[dict[str, Any]]:
+    """List movements that have been pending for more than an hour, oldest first, with the command to run."""
+    return service.list_stuck(query["page"])
+
+
+@blp.get("/purchases")
+@blp.arguments(lookup_schemas.AllPurchasesQuery, location="query")
+@blp.response(200, lookup_schemas.SoldPurchases)
+def list_all_purchases(query: dict[str, Any]) -> dict[str, Any]:
+    """List the purchases in web shops of all agents and keys, newest first."""
+    statuses = [query["status"]] if query["status"] else ()
+    page = shopping.list_of(query["account_id"], query["page"], statuses=statuses)
+    return {"items": [shown(purchase) for purchase in page.items], "pagination": page}
+
+
+@blp.get("/purchases/<string:purchase_id>")
+@blp.response(200, lookup_schemas.SoldPurchase)
+def get_any_purchase(purchase_id: str) -> dict[str, Any]:
+    """Read a purchase of any agent or key, with its steps. Only its buyer can fetch the screenshots."""
+    return shown(shopping.view(identifiers.require_id(purchase_id, NotFound("No purchase has this id."))))

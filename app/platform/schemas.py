@@ -215,6 +215,14 @@ class RevokedClaimCode(Schema):
     revoked = fields.Boolean(required=True)
 
 
+class OwnerRecovery(Schema):
+    """A recovery. `code` is null until the waiting time is over."""
+
+    agent_id = fields.UUID(required=True, data_key="agentId")
+    usable_from, expires_at = Instant(required=True), Instant(required=True)
+    code = fields.String(required=True, allow_none=True)
+
+
 class PlatformControlsBody(ControlsBody):
     """The limits to set; omitted fields keep their values. The agent's key can only tighten locked ones."""
 
@@ -310,13 +318,13 @@ class RevokedMasterKey(RevokedKey):
 class GatewayKeyShape(Schema):
     """A gateway-only key; the key itself is truncated."""
 
-    id = fields.UUID(required=True, attribute="view.id")
-    api_key = fields.String(required=True, attribute="view.key")
-    email = fields.String(required=True, allow_none=True, attribute="view.email")
-    credits_usd = Usd(required=True, attribute="credits_nanos")
-    active = fields.Boolean(required=True, attribute="view.is_active")
-    created_at = Instant(required=True, attribute="view.created_at")
-    revoked_at = Instant(required=True, allow_none=True, attribute="view.revoked_at")
+    id = fields.UUID(required=True, attribute="row.id")
+    api_key = fields.String(required=True, attribute="key")
+    email = fields.String(required=True, allow_none=True, attribute="row.email")
+    credits_usd = Usd(required=True, attribute="balance.credits_nanos")
+    active = fields.Boolean(required=True)
+    created_at = Instant(required=True, attribute="row.created_at")
+    revoked_at = Instant(required=True, allow_none=True, attribute="row.revoked_at")
 
 
 GatewayKeys = page_schema("GatewayKeys", "keys", GatewayKeyShape, "A page of gateway-only keys, oldest first.")

@@ -93,6 +93,15 @@ class BridgePhase(StrEnum):
     """Certain: it will not arrive, and the tokens were returned on the source chain."""
 
 
+class ArrivalNotFound(StrEnum):
+    """Why no arrival is found on a chain; the note of a waiting bridge ends with it."""
+
+    NOT_FOUND = "not_seen"
+    """The node is behind, or the transaction is of another message, or pays less."""
+    UNREADABLE = "unreadable"
+    """No node can show it: it returned an error, or no longer keeps that block."""
+
+
 @dataclass(frozen=True, slots=True)
 class BridgeArrival:
     """An arrival on the destination chain.

@@ -278,11 +278,11 @@ class Chain(Protocol):
     def block_time(self) -> timedelta:
         """The time between two blocks; zero where blocks are made on demand."""
 
-    def verify_identity(self) -> None:
-        """Check that the endpoints serve the configured chain. Raises: Rejected("wrong_chain"), Unreachable."""
-
     def diagnose(self) -> ChainDiagnosis:
-        """Query every endpoint, and one of them for the contracts. Never raises for an endpoint that fails."""
+        """Query every endpoint, and one of them for the contracts. Never raises for an endpoint that fails.
+
+        The problem of one that serves another chain is "wrong_chain".
+        """
 
     def explorer_url(self, tx_hash: str) -> str | None:
         """Return the block explorer's page of a transaction, or None if there is no explorer."""

@@ -21,7 +21,7 @@ class PaymentIntent:
 
     It can be used for `validity_seconds`, or as long as the chain prescribes. `extra` are the seller's additional
     terms, `extensions` the names of the protocol extensions that it has. No block before `since_block` can hold the
-    payment.
+    payment. `nonce` is that of the authorization, random if it is None.
     """
 
     payer: str
@@ -31,6 +31,7 @@ class PaymentIntent:
     extra: Mapping[str, Any]
     extensions: Collection[str]
     since_block: int
+    nonce: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,22 @@ class SettlementCapacity:
     recipient_can_receive: bool
 
 
+class MeteredScheme(Protocol):
+    """The scheme `upto` of x402 on one chain: what is submitted takes at most what the payer signed."""
+
+    def extra_terms(self, settler: str) -> Mapping[str, str]:
+        """Return the additional terms of a payment that this address submits."""
+
+    def claim_of(self, payload: Mapping[str, Any]) -> str:
+        """Return the claim of a payment, whatever it pays and until when. No I/O. Raises: Rejected."""
+
+    def verify(self, payload: Mapping[str, Any], expected: ExpectedPayment, *, now: int) -> PaymentAuthorization:
+        """Check all but the chain; `units` are the most that it pays. No I/O. Raises: Rejected with x402's token."""
+
+    def draft_settlement(self, authorization: PaymentAuthorization, units: int, *, settler: str) -> TransactionDraft:
+        """Draft and simulate the submission that takes these units. Raises: Rejected, Unreachable."""
+
+
 class Facilitator(Protocol):
     @property
     def name(self) -> ChainName:
@@ -135,6 +152,10 @@ class Facilitator(Protocol):
     @property
     def asset(self) -> PaymentAsset:
         """The asset that payments are made in."""
+
+    @property
+    def metered(self) -> MeteredScheme | None:
+        """The scheme for prices that are known after the call, if the chain has one."""
 
     def canonical_hash(self, text: str) -> str | None:
         """Return the canonical spelling of a transaction hash, or None for anything else. No I/O."""

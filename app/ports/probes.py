@@ -1,6 +1,6 @@
 """Requests to outside systems by `flask doctor --live`, each read by the adapter's own parser."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from app.core.chains import Family
@@ -26,6 +26,13 @@ class Probe:
     run: Callable[[], str]
     missing: str | None = None
     max_nanos: Callable[[], int] | None = None
+
+
+def probes_of(asked: object, system: str) -> Iterator[Probe]:
+    """Yield a probe for each public method, in their order and named after them."""
+    for name in vars(type(asked)):
+        if not name.startswith("_"):
+            yield Probe(system, name.replace("_", " "), getattr(asked, name))
 
 
 class UnexpectedAnswer(Exception):

@@ -58,7 +58,7 @@ class PurchaseRequest:
     """What to buy. Without a username the shop is used as a guest; with one, never."""
 
     url: str
-    address: ShippingAddress
+    address: ShippingAddress = field(repr=False)
     username: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
     quantity: int = 1

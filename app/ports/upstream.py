@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
+from http import HTTPStatus
 from typing import Protocol
+
+from app.ports.errors import OutcomeUnknown
 
 Headers = Sequence[tuple[str, str]]
 
@@ -67,3 +70,30 @@ class Upstream(Protocol):
         Raises: Rejected("address_not_allowed") for an address that must not be reached; Unreachable when nothing was
         sent; OutcomeUnknown("timeout" or "broken") when it was sent and no response came.
         """
+
+
+def read_beginning(response: UpstreamResponse, max_bytes: int) -> tuple[bytes, OutcomeUnknown | None]:
+    """Read a body until it is longer than this, and close; return what arrived, and why not the rest if it broke."""
+    body = bytearray()
+    try:
+        while len(body) <= max_bytes and (piece := response.read()):
+            body += piece
+    except OutcomeUnknown as failure:
+        return bytes(body), failure
+    finally:
+        response.close()
+    return bytes(body), None
+
+
+def read_json_text(upstream: Upstream, origin: str, target: str, *, max_bytes: int, seconds: int) -> bytes:
+    """Return the body of a small 200, without following redirects. Raises: PortError, ValueError for another answer."""
+    headers = [("Accept", "application/json"), ("Accept-Encoding", "identity"), ("User-Agent", "purser")]
+    response = upstream.send(UpstreamRequest("GET", origin, target, headers, timeout_seconds=seconds))
+    body, failure = read_beginning(response, max_bytes)
+    if failure is not None:
+        raise failure
+    if response.status != HTTPStatus.OK:
+        raise ValueError(f"was answered with status {response.status}")
+    if len(body) > max_bytes:
+        raise ValueError(f"has more than {max_bytes} bytes")
+    return body

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.core import clock
 from app.core.money import usd_string
-from app.db.state_machine import StateMachine, Transitions
+from app.db.state_machine import StateMachine
 from app.db.tables import ID, UtcDateTime, partial_index
 from app.events import outbox
 from app.events.outbox import EventType
@@ -159,22 +159,20 @@ def _announce(session: Session, row: Any, status: PurchaseStatus, reason: str | 
 
 PURCHASES = StateMachine(
     Purchase.status,
-    Transitions(
-        initial={PurchaseStatus.QUEUED},
-        permitted={
-            # `unknown` after a database restore.
-            PurchaseStatus.QUEUED: {
-                PurchaseStatus.RUNNING, PurchaseStatus.CANCELLED, PurchaseStatus.FAILED, PurchaseStatus.UNKNOWN,
-            },
-            PurchaseStatus.RUNNING: {
-                PurchaseStatus.SUBMITTING, PurchaseStatus.PREVIEW, PurchaseStatus.ACTION_REQUIRED,
-                PurchaseStatus.FAILED, PurchaseStatus.UNKNOWN,
-            },
-            PurchaseStatus.SUBMITTING: {PurchaseStatus.COMPLETED, PurchaseStatus.UNKNOWN},
-            # The shop's confirmation was seen late.
-            PurchaseStatus.UNKNOWN: {PurchaseStatus.COMPLETED},
+    initial={PurchaseStatus.QUEUED},
+    permitted={
+        # `unknown` after a database restore.
+        PurchaseStatus.QUEUED: {
+            PurchaseStatus.RUNNING, PurchaseStatus.CANCELLED, PurchaseStatus.FAILED, PurchaseStatus.UNKNOWN,
         },
-    ),
+        PurchaseStatus.RUNNING: {
+            PurchaseStatus.SUBMITTING, PurchaseStatus.PREVIEW, PurchaseStatus.ACTION_REQUIRED,
+            PurchaseStatus.FAILED, PurchaseStatus.UNKNOWN,
+        },
+        PurchaseStatus.SUBMITTING: {PurchaseStatus.COMPLETED, PurchaseStatus.UNKNOWN},
+        # The shop's confirmation was seen late.
+        PurchaseStatus.UNKNOWN: {PurchaseStatus.COMPLETED},
+    },
     event=PurchaseEvent,
     logger=structlog.get_logger(__name__),
     values=_values,

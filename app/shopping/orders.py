@@ -1,12 +1,13 @@
 """Purchase orders: validation without a browser, sealing and digests."""
 
-import ipaddress
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+import re
+from dataclasses import asdict, dataclass
 from urllib.parse import SplitResult, urlsplit
 
+from app import base_urls
 from app.authenticated import SealedColumn
+from app.base_urls import BaseUrl
 from app.core.identifiers import keyed_digests
 from app.db.unit_of_work import read_only_unit
 from app.errors import DomainNotAllowed, InvalidInput, NotFound
@@ -20,24 +21,17 @@ from app.state import app_state
 from app.wallets.core import wallets
 
 _SEALED = SealedColumn("purchases", "sealed")
+_SECRET = ("address", "username", "password", "options", "coupon_code", "delivery_method")
 _MAX_URL = 2048
+_NOT_IN_URLS = re.compile(r"[\s\\]")
 
 
-@dataclass(frozen=True, slots=True)
-class PurchaseOrder:
-    """A requested purchase. Neither its repr nor a log shows personal data."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurchaseOrder(PurchaseRequest):
+    """A requested purchase, with what the wallet's limits need. Neither its repr nor a log shows personal data."""
 
-    url: str
     host: str
-    address: ShippingAddress = field(repr=False)
-    username: str | None = field(repr=False)
-    password: str | None = field(repr=False)
-    quantity: int
-    options: Mapping[str, str]
     max_total_nanos: int | None
-    dry_run: bool
-    coupon_code: str | None = field(default=None, repr=False)
-    delivery_method: str | None = None
     session_id: str | None = None
     approved: ApprovedPayment | None = None
 
@@ -57,11 +51,8 @@ class PurchaseOrder:
 
     def seal(self, purchase_id: str, *, key_id: str) -> str:
         """Return the parts of the order that its row does not store, and two ids, sealed for that row."""
-        secret = {
-            "address": asdict(self.address), "username": self.username, "password": self.password,
-            "options": dict(self.options), "coupon_code": self.coupon_code, "delivery_method": self.delivery_method,
-            "session_id": self.session_id, "key_id": key_id,
-        }  # fmt: skip
+        fields = asdict(self)
+        secret = {**{name: fields[name] for name in _SECRET}, "session_id": self.session_id, "key_id": key_id}
         return _SEALED.seal(json.dumps(secret), purchase_id)
 
 
@@ -74,10 +65,9 @@ def unseal(purchase: Purchase) -> tuple[PurchaseRequest, str | None, str | None]
         wallet_ids = [purchase.wallet_id] if purchase.wallet_id else []
         controls = spending_controls.controls_of(session, wallet_ids).get(purchase.wallet_id or "")
     secret = json.loads(_SEALED.open(purchase.sealed or "", purchase.id))
+    sealed = {name: secret[name] for name in _SECRET if name in secret}
     request = PurchaseRequest(
-        url=purchase.url, address=ShippingAddress(**secret["address"]), username=secret["username"],
-        password=secret["password"], quantity=purchase.quantity, options=secret["options"],
-        coupon_code=secret.get("coupon_code"), delivery_method=secret.get("delivery_method"),
+        **{**sealed, "address": ShippingAddress(**secret["address"])}, url=purchase.url, quantity=purchase.quantity,
         dry_run=purchase.dry_run, allowed_domains=controls.allowed_domains if controls else (),
     )  # fmt: skip
     return request, secret.get("session_id"), secret.get("key_id")
@@ -85,27 +75,21 @@ def unseal(purchase: Purchase) -> tuple[PurchaseRequest, str | None, str | None]
 
 def parse_url(text: str) -> tuple[str, str]:
     """Return the URL of a product page and its host in ASCII. Raises: InvalidInput, DomainNotAllowed."""
-    problem = None
     try:
-        parts = urlsplit(text.strip())
-        port = parts.port
-        host = (parts.hostname or "").encode("idna").decode().rstrip(".").lower() if parts.hostname else ""
-    except (ValueError, UnicodeError):
-        raise InvalidInput.field("url", "must be an http(s) URL") from None
-    if parts.scheme not in ("http", "https") or not host:
-        problem = "must be an http(s) URL"
-    elif len(text) > _MAX_URL:
-        problem = f"must have at most {_MAX_URL} characters"
-    elif parts.username is not None or parts.password is not None:
-        problem = "must not contain a username; send credentials instead"
-    elif any(char.isspace() or char == "\\" for char in text.strip()):
-        problem = "must not contain spaces or backslashes"
-    if problem is not None:
-        raise InvalidInput.field("url", problem)
-    _assert_public(parts, host, port)
+        parts, base = _split(text.strip())
+    except ValueError:
+        problem = (
+            f"must be an http(s) URL of at most {_MAX_URL} characters, with a host such as shop.example.com and without"
+            " spaces, backslashes or a username, which belongs in credentials"
+        )
+        raise InvalidInput.field("url", problem) from None
+    try:
+        # Before anything is paid; the browser's proxy checks the resolved addresses.
+        base_urls.assert_public(base, app_state().settings)
+    except ValueError as error:
+        raise DomainNotAllowed(f"The shop's URL {error}.", details={"domain": base.host}) from None
     # The checked host is the one opened: browsers normalize international names differently.
-    netloc = f"[{host}]" if ":" in host else host
-    return parts._replace(netloc=netloc if port is None else f"{netloc}:{port}").geturl(), host
+    return parts._replace(netloc=base.origin.partition("://")[2]).geturl(), base.host
 
 
 def assert_allowed(caller: Principal, order: PurchaseOrder) -> str | None:
@@ -143,16 +127,13 @@ def assert_max_total(order: PurchaseOrder) -> None:
         raise InvalidInput.field("max_total_usd", "is required because no limit per transaction is set")
 
 
-def _assert_public(parts: SplitResult, host: str, port: int | None) -> None:
-    """Refuse what the browser could not reach, before anything is paid; its proxy checks the resolved addresses."""
-    if app_state().settings.allow_private_upstreams:
-        return
-    try:
-        private = not ipaddress.ip_address(host.strip("[]")).is_global
-    except ValueError:
-        private = "." not in host or host.endswith((".localhost", ".local", ".internal", ".home.arpa"))
-    if parts.scheme != "https" or port not in {None, 443} or private:
-        raise DomainNotAllowed("Shops must be at public addresses, with https on port 443.", details={"domain": host})
+def _split(text: str) -> tuple[SplitResult, BaseUrl]:
+    parts = urlsplit(text)
+    if len(text) > _MAX_URL or "@" in parts.netloc or _NOT_IN_URLS.search(text):
+        raise ValueError(text)
+    host = (parts.hostname or "").encode("idna").decode()
+    netloc = (f"[{host}]" if ":" in host else host) + ("" if parts.port is None else f":{parts.port}")
+    return parts, base_urls.parse(f"{parts.scheme}://{netloc}")
 
 
 def _digests(*parts: object) -> list[str]:

@@ -296,13 +296,13 @@ def end_unordered(
     target: PurchaseStatus,
     error: dict[str, Any],
     *,
+    row: ColumnElement[bool],
     source: PurchaseStatus = PurchaseStatus.RUNNING,
-    row: ColumnElement[bool] | None = None,
 ) -> bool:
     """End a purchase that was not ordered, and refund its price unless a page was read."""
     with unit_of_work() as session:
         ended = PURCHASES.move(
-            session, purchase_id if row is None else row, source, target, reason=str(error["code"]), error=error,
+            session, row, source, target, reason=str(error["code"]), error=error,
             cost_nanos=case((Purchase.first_page, Purchase.cost_nanos), else_=0),
         )  # fmt: skip
         # From here on, the row is locked.

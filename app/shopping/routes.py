@@ -15,7 +15,7 @@ from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards, principal
 from app.identity.principal import KeyKind, Principal
-from app.payments.x402 import guard, terms
+from app.payments.x402 import gate, guard
 from app.ports.shopper import ShippingAddress
 from app.shopping import advice, orders, schemas, service, x402_purchases
 from app.shopping.models import Purchase
@@ -125,13 +125,13 @@ def _price_breakdown(purchase: Purchase) -> dict[str, Any] | None:
 
 
 def _shape(purchase: Purchase) -> dict[str, Any]:
-    response: dict[str, Any] = schemas.PurchaseShape().dump(_shown(purchase))
+    response: dict[str, Any] = schemas.PurchaseShape().dump(shown(purchase, _status_url_query(purchase.id)))
     return response
 
 
-def _shown(purchase: Purchase) -> dict[str, Any]:
+def shown(purchase: Purchase, token: str = "") -> dict[str, Any]:
+    """Return a purchase as responses have it, with `token` as the query of its URLs."""
     base = f"{app_state().settings.public_url}/v1/gateway/shopping/purchases/{purchase.id}"
-    token = _status_url_query(purchase.id)
     order = None
     if purchase.outcome is not None:
         status = "pending" if purchase.outcome["payment_pending"] else "unknown"
@@ -218,7 +218,7 @@ def list_purchases(query: dict[str, Any]) -> dict[str, Any]:
     caller = guards.current_principal()
     statuses = [query["status"]] if query["status"] else ()
     page = service.list_of(caller.account_id, query["page"], statuses=statuses, wallet_id=caller.only_wallet_id)
-    return {"items": [_shown(purchase) for purchase in page.items], "pagination": page}
+    return {"items": [shown(each, _status_url_query(each.id)) for each in page.items], "pagination": page}
 
 
 @shopping.get("/purchases/<string:purchase_id>")
@@ -261,21 +261,15 @@ def _authorize_payer(request: ClientRequest) -> None:
     Raises: PaymentRequired; Unauthorized for an invalid key.
     """
     g.reads_by_token = False
-    caller = guards.find_principal_by_sdk_key(request)
-    if caller is not None:
-        guards.authenticate_as(request, caller)
-        return
-    guards.allow_keyless(request)
     payable = guard.payable(request)
-    if payable.headers.has_payment:
+    caller = guard.authenticate(request, guards.find_principal_by_sdk_key(request))
+    if caller is not None or payable.headers.has_payment:
         return
-    if guards.presented_keys(request):
-        raise errors.Unauthorized
     reason = x402_purchases.refusal_reason(
         lambda: PURCHASE.parse(shopping.ARGUMENTS_PARSER.parse(PURCHASE.body, request, location="json"))
     )
     price = x402_purchases.purchase_price(payable, decoded_body(request), unavailable_reason=reason)
-    raise terms.attach(price, errors.PaymentRequired())
+    raise gate.attach(price, errors.PaymentRequired())
 
 
 def _status_url_query(purchase_id: str) -> str:

@@ -106,10 +106,11 @@ def get_owned(purchase_id: str, caller: Principal) -> Purchase:
 
 
 def list_of(
-    account_id: str, page: PageRequest, *, statuses: Collection[str] = (), wallet_id: str | None = None, text: str = ""
-) -> Page[Purchase]:
-    """Return a page of an account's purchases, newest first, without their steps and screenshots."""
-    conditions: list[ColumnElement[bool]] = [Purchase.account_id == account_id]
+    account_id: str | None, page: PageRequest, *, statuses: Collection[str] = (), wallet_id: str | None = None,
+    text: str = "",
+) -> Page[Purchase]:  # fmt: skip
+    """Return a page of the purchases of an account, or all, newest first, without their steps and screenshots."""
+    conditions: list[ColumnElement[bool]] = [] if account_id is None else [Purchase.account_id == account_id]
     conditions += [Purchase.status.in_(statuses)] if statuses else []
     found_in = (Purchase.url, cast(Purchase.product, Text))
     conditions += [or_(*(each.icontains(text, autoescape=True) for each in found_in))] if text else []

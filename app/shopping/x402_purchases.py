@@ -7,17 +7,18 @@ request.
 import base64
 import hmac
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 
 from sqlalchemy.orm import Session
 
 from app.core.identifiers import keyed_digests
 from app.credits import accounts as credit_accounts
-from app.errors import InsufficientCredits, ServiceError
+from app.errors import ServiceError
 from app.idempotency.service import Claim
 from app.identity.principal import KeyKind, Principal
-from app.payments.x402 import gate
+from app.payments.presented import PayableRequest, PaymentPrice
+from app.payments.x402 import gate, guard
 from app.payments.x402.gate import PaymentGrant
-from app.payments.x402.terms import PayableRequest, PaymentPrice
 from app.shopping import orders, service
 from app.shopping.models import Purchase
 from app.shopping.orders import PurchaseOrder
@@ -40,16 +41,17 @@ def buy(
     Raises: what `service.buy` raises; PaymentInvalid, PaymentAlreadyUsed, PaymentPending.
     """
     price = purchase_price(request, body)
-    with gate.attach_terms(lambda: price):
-        if caller is None:
+
+    def prepaid(holder: Principal | None) -> tuple[Purchase, Mapping[str, str]]:
+        if holder is None:
             return _buy_with_payment(order, price, claim)
-        try:
-            return service.buy(caller, order, allow_duplicate=allow_duplicate, claim=claim), {}
-        except InsufficientCredits:
-            if not request.headers.has_payment:
-                raise
-            grant = gate.accept_payment(price, payer=caller)
-            return _buy_after_payment(caller, order, grant, price, claim, allow_duplicate=allow_duplicate)
+        grant = gate.accept_payment(price, payer=holder)
+        return _buy_after_payment(holder, order, grant, price, claim, allow_duplicate=allow_duplicate)
+
+    return guard.choose_payer(
+        caller, lambda: price, has_payment=request.headers.has_payment, prepaid=prepaid,
+        on_credits=lambda holder: (service.buy(holder, order, allow_duplicate=allow_duplicate, claim=claim), {}),
+    )  # fmt: skip
 
 
 def purchase_price(request: PayableRequest, body: bytes, *, unavailable_reason: str | None = None) -> PaymentPrice:
@@ -108,7 +110,8 @@ def _buy_after_payment(
         # Once per payment: what a refunded purchase has left there pays for its repetition.
         credit_accounts.grant(session, caller.account_id, price.nanos, reference=f"payment:{grant.payment_id}")
 
-    return service.buy(caller, order, allow_duplicate=allow_duplicate, claim=claim, fund=fund), grant.headers
+    purchase = service.buy(caller, order, allow_duplicate=allow_duplicate, claim=claim, fund=fund)
+    return purchase, grant.headers_for(HTTPStatus.OK)
 
 
 def _tokens(purchase_id: str) -> list[str]:

@@ -19,10 +19,11 @@ from app.core import clock
 from app.core.money import usd_string
 from app.db import lock_order
 from app.db.prepared import PreparedInsert, PreparedStatement
-from app.db.tables import delete_rows, insert_into, table_of
+from app.db.tables import delete_rows, in_list, insert_into, table_of
 from app.errors import InvalidInput, NotFound
 from app.events import outbox
 from app.events.outbox import EventType
+from app.identity.budget_counters import PERCENTAGES
 from app.spending import policy
 from app.spending.approval_rules import PayeePermission
 from app.spending.models import ApprovedPayee, SpendingAccount, SpendingHold
@@ -41,7 +42,6 @@ _COUNT = PreparedStatement(
     .where(_TABLE.c.wallet_id == bindparam("of_wallet"))
     .values({column: bindparam(parameter) for column, parameter in _COUNTED.items()})
 )
-PERCENTAGES = (50, 80, 95, 100)
 _RELEASED = "released"
 _PAYEE_SEAL = seal_of(ApprovedPayee)
 
@@ -121,7 +121,8 @@ def existing(session: Session, wallet_ids: Collection[str]) -> set[str]:
 
 def lock_accounts(session: Session, wallet_ids: Collection[str]) -> None:
     """Lock the accounts of several wallets in the order of their ids; missing ones are skipped."""
-    lock_order.lock_rows(session, SpendingAccount.wallet_id, SpendingAccount.wallet_id.in_(wallet_ids))
+    are_meant = in_list(session, SpendingAccount.wallet_id, [*wallet_ids])
+    lock_order.lock_rows(session, SpendingAccount.wallet_id, are_meant)
 
 
 def lock_accounts_of(session: Session, agent_ids: Collection[str]) -> list[str]:
@@ -176,7 +177,7 @@ def adjust_count(session: Session, account: Account, amount_nanos: int, *, made_
 def countable_sums(account: Account, amount_nanos: int) -> WindowTotals:
     """Return the sums of an account with an amount of today. Raises: InvalidInput beyond `MAX_COUNTED_NANOS`."""
     spent = account.spent.plus(WindowTotals(amount_nanos, amount_nanos, amount_nanos))
-    if max(spent.day, spent.week, spent.month) > MAX_COUNTED_NANOS:
+    if max(spent) > MAX_COUNTED_NANOS:
         raise InvalidInput.field("amount", "exceeds the largest value that can be counted against limits")
     return spent
 
@@ -204,12 +205,8 @@ def announce_thresholds(session: Session, account: Account, rules: Controls | No
     """
     if rules is None or not rules.limited:
         return
-    periods = policy.windows(account.today)
-    for window, period, limit, spent in (
-        ("day", periods.day, rules.daily_limit_nanos, account.spent.day),
-        ("week", periods.week, rules.weekly_limit_nanos, account.spent.week),
-        ("month", periods.month, rules.monthly_limit_nanos, account.spent.month),
-    ):
+    windows = policy.windows(account.today)
+    for window, period, limit, spent in zip(windows._fields, windows, rules.limits[1:], account.spent, strict=True):
         after = spent + amount_nanos
         crossed = [each for each in PERCENTAGES if limit and spent * 100 < limit * each <= after * 100]
         if crossed:

@@ -170,14 +170,8 @@ def status_of(session: Session, wallet_id: str) -> SpendingStatus:
 def status_from_row(row: Any) -> SpendingStatus:
     """Return the controls of a wallet and their current usage, from its row of `read_status`, to show them."""
     account, found = accounts.account_from_row(row), controls_from_row(row)
-    limits, windows = found or Controls(), policy.windows(account.today)
-    return SpendingStatus(
-        controls=found,
-        frozen=account.frozen,
-        today=_window_usage(account.spent.day, limits.daily_limit_nanos, windows.day),
-        week=_window_usage(account.spent.week, limits.weekly_limit_nanos, windows.week),
-        month=_window_usage(account.spent.month, limits.monthly_limit_nanos, windows.month),
-    )
+    limits, windows = (found or Controls()).limits[1:], policy.windows(account.today)
+    return SpendingStatus(found, account.frozen, *map(_window_usage, account.spent, limits, windows))
 
 
 def put_controls(session: Session, wallet_id: str, changes: ControlsChange) -> tuple[Controls, ControlsReplacement]:
@@ -185,17 +179,15 @@ def put_controls(session: Session, wallet_id: str, changes: ControlsChange) -> t
 
     It may tighten but not loosen locked controls, and never locks or unlocks. Raises: ControlsLocked, NotFound.
     """
+    changes = replace(changes, locked=None)
     account, old = _locked_controls(session, wallet_id)
-    is_locked = old is not None and old.locked
-    new = replace(apply_changes(old, changes), locked=is_locked)
-    if old is not None and is_locked and policy.is_looser(old, new):
+    if old is not None and old.locked and policy.is_looser(old, apply_changes(old, changes)):
         raise ControlsLocked
-    accounts.advance_controls_version(session, [wallet_id])
-    done = ControlsReplacement(account.agent_id, wallet_id, old, new)
+    [done] = replace_controls(session, [wallet_id], changes)
     if done.has_changed:
         data = {"wallet_id": wallet_id, "loosens": done.loosens, **done.as_json(changes)}
         outbox.record(session, EventType.CONTROLS_CHANGED, agent_id=account.agent_id, object_id=wallet_id, data=data)
-    return _write(session, wallet_id, new, version=account.controls_version + 1, exists=old is not None), done
+    return done.new, done
 
 
 def replace_controls(
@@ -207,11 +199,12 @@ def replace_controls(
     """
     of_wallets = _WITH_CONTROLS.where(SpendingAccount.wallet_id.in_(wallet_ids))
     rows = session.execute(of_wallets.order_by(SpendingAccount.wallet_id)).all()
-    replacements = [
-        ControlsReplacement(account.agent_id, account.wallet_id, old, apply_changes(old, changes))
-        for account, old in (verified(session, row) for row in rows)
-    ]
     now = clock.now()
+    replacements = []
+    for account, old in (verified(session, row) for row in rows):
+        new = apply_changes(old, changes)
+        new = new if new == old else replace(new, updated_at=now)
+        replacements.append(ControlsReplacement(account.agent_id, account.wallet_id, old, new))
     created = [
         SpendingControls.stamp({"wallet_id": each.wallet_id, **_values(each.new, now), "version": 1})
         for each in replacements
@@ -233,7 +226,7 @@ def set_default(session: Session, wallet_id: str, **limits_nanos: Any) -> Contro
 
     Limits that are named replace those. Its account was opened with `controls_version` 1.
     """
-    return _write(session, wallet_id, replace(DEFAULT, **limits_nanos), version=1, exists=False)
+    return _insert(session, wallet_id, replace(DEFAULT, **limits_nanos))
 
 
 def inherit(session: Session, wallet_id: str, from_wallet_id: str) -> Controls | None:
@@ -242,7 +235,7 @@ def inherit(session: Session, wallet_id: str, from_wallet_id: str) -> Controls |
     if source is None or not source.locked:
         return None
     accounts.advance_controls_version(session, [wallet_id])
-    return _write(session, wallet_id, source, version=1, exists=False)
+    return _insert(session, wallet_id, source)
 
 
 def assert_deletable(session: Session, wallet_id: str, *, by_agent: bool = True) -> None:
@@ -338,14 +331,9 @@ def _values(rules: Controls, at: datetime) -> dict[str, Any]:
     }
 
 
-def _write(session: Session, wallet_id: str, rules: Controls, *, version: int, exists: bool) -> Controls:
+def _insert(session: Session, wallet_id: str, rules: Controls) -> Controls:
     now = clock.now()
-    values = {"wallet_id": wallet_id, **_values(rules, now), "version": version}
-    if exists:
-        is_meant = SpendingControls.wallet_id == wallet_id
-        update_rows(session, SpendingControls, is_meant, **SpendingControls.stamp(values))
-    else:
-        _INSERT.execute(session, values)
+    _INSERT.execute(session, {"wallet_id": wallet_id, **_values(rules, now), "version": 1})
     return replace(rules, updated_at=now)
 
 

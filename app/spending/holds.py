@@ -17,10 +17,10 @@ from app import errors
 from app.authenticated import change, seal_of
 from app.core import clock
 from app.db.prepared import PreparedInsert, PreparedRead
-from app.db.state_machine import StateMachine, Transitions
+from app.db.state_machine import StateMachine
 from app.db.tables import in_list
 from app.db.unit_of_work import delete_in_batches
-from app.identity import budgets
+from app.identity import budget_counters, budgets
 from app.spending import accounts, approval_rules, controls, policy, sessions, shared_budgets
 from app.spending.accounts import Account
 from app.spending.approval_rules import ApprovalReason
@@ -55,15 +55,13 @@ class SpendingHoldState(StrEnum):
 
 HOLDS = StateMachine(
     SpendingHold.state,
-    Transitions(
-        initial={SpendingHoldState.HELD},
-        permitted={
-            SpendingHoldState.HELD: {SpendingHoldState.SPENT, SpendingHoldState.RELEASED},
-            # A reorg reversed the outcome.
-            SpendingHoldState.SPENT: {SpendingHoldState.HELD},
-            SpendingHoldState.RELEASED: {SpendingHoldState.HELD},
-        },
-    ),
+    initial={SpendingHoldState.HELD},
+    permitted={
+        SpendingHoldState.HELD: {SpendingHoldState.SPENT, SpendingHoldState.RELEASED},
+        # A reorg reversed the outcome.
+        SpendingHoldState.SPENT: {SpendingHoldState.HELD},
+        SpendingHoldState.RELEASED: {SpendingHoldState.HELD},
+    },
 )
 
 
@@ -84,19 +82,23 @@ _FIND = PreparedRead(
 _INSERT = PreparedInsert(SpendingHold)
 
 
-def hold(session: Session, wallet_id: str, request: SpendingRequest, *, reference: str) -> None:
+def hold(
+    session: Session, wallet_id: str, request: SpendingRequest, *, reference: str, is_owner_asked: bool = False
+) -> None:
     """Check a movement against the wallet's limits and hold its value. Four statements, whatever the history.
 
-    A hold that exists under the reference is not checked or counted again.
+    A hold that exists under the reference is not checked or counted again. While the owner is asked, it is held without
+    an approval, and an earlier one counts for nothing.
 
     Raises: WalletFrozen, AddressNotAllowed, DomainNotAllowed, PriceUnavailable, PerTxLimitExceeded,
     DailyLimitExceeded, WeeklyLimitExceeded, MonthlyLimitExceeded, SessionLimitExceeded; ApprovalRequired if the owner
     has to approve it; NotFound if the wallet was deleted, or has no such session; InvalidInput for a value that exceeds
     what can be counted.
     """
-    if request.approved is not None:
+    approved = None if is_owner_asked else request.approved
+    if approved is not None:
         # In one unit, the hold since the request becomes this one, or stays if this one is refused.
-        release(session, request.approved.reference)
+        release(session, approved.reference)
     account = accounts.lock_account(session, wallet_id)
     row = _CONTROLS_AND_HOLD.one(session, {"of_wallet": wallet_id, "of_reference": reference})
     if row.reference is None:
@@ -104,25 +106,14 @@ def hold(session: Session, wallet_id: str, request: SpendingRequest, *, referenc
         _assert_permitted(account, rules, request)
         _assert_within_session(session, wallet_id, request)
         shared = shared_budgets.lock(session, account, request) if row.has_budgets else []
-        permitted_payee = _assert_approved(session, account, rules, request)
+        permitted_payee = None if is_owner_asked else _assert_approved(session, account, rules, request)
         _count(
             session, reference, account, request.value_nanos or 0, session_id=request.session_id,
             permitted_payee=permitted_payee, shared=shared,
         )  # fmt: skip
-        if request.approved is not None:
+        if approved is not None:
             accounts.approve_payees(session, wallet_id, approval_rules.payees_of(request))
         accounts.announce_thresholds(session, account, rules, request.value_nanos or 0)
-
-
-def hold_for_approval(session: Session, wallet_id: str, request: SpendingRequest, *, reference: str) -> None:
-    """Hold the value of a request while its owner is asked. Raises: what `hold` raises, except ApprovalRequired."""
-    account = accounts.lock_account(session, wallet_id)
-    rules = controls.read_controls(session, account)
-    _assert_permitted(account, rules, request)
-    _assert_within_session(session, wallet_id, request)
-    shared = shared_budgets.lock(session, account, request)
-    _count(session, reference, account, request.value_nanos or 0, session_id=request.session_id, shared=shared)
-    accounts.announce_thresholds(session, account, rules, request.value_nanos or 0)
 
 
 def charge_session(session: Session, wallet_id: str, request: SpendingRequest, *, reference: str) -> None:
@@ -162,7 +153,7 @@ def record_without_limits(session: Session, wallet_id: str, *, reference: str, v
         accounts.adjust_count(session, account, value_nanos - found.amount_nanos, made_on=found.made_on)
         change(session, SpendingHold, SpendingHold.reference == reference, amount_nanos=value_nanos)
         more_nanos = value_nanos - found.amount_nanos
-        budgets.give_back(session, found.budgets or (), -more_nanos, held_at=found.created_at)
+        budget_counters.give_back(session, found.budgets or (), -more_nanos, held_at=found.created_at)
 
 
 def check(session: Session, wallet_id: str, request: SpendingRequest, *, status: Any = None) -> None:
@@ -290,9 +281,9 @@ def _count(
     if not paid_by_credits:
         accounts.count_amount(session, account, amount_nanos)
     if is_locked:
-        budgets.add(session, shared, amount_nanos)
+        budget_counters.add(session, shared, amount_nanos)
     else:
-        budgets.give_back(session, shared, -amount_nanos, held_at=now)
+        budget_counters.give_back(session, shared, -amount_nanos, held_at=now)
     if session_id is not None:
         sessions.adjust_count(session, session_id, amount_nanos)
     held = {
@@ -321,7 +312,7 @@ def _transition(session: Session, reference: str, sources: set[SpendingHoldState
     if change_nanos:
         if not found.paid_by_credits:
             accounts.adjust_count(session, account, change_nanos, made_on=found.made_on)
-        budgets.give_back(session, found.budgets or (), -change_nanos, held_at=found.created_at)
+        budget_counters.give_back(session, found.budgets or (), -change_nanos, held_at=found.created_at)
         if found.session_id is not None:
             sessions.adjust_count(session, found.session_id, change_nanos)
     return True
@@ -333,14 +324,15 @@ def _assert_within_session(session: Session, wallet_id: str, request: SpendingRe
         return
     budget = sessions.budget_of(session, wallet_id, request.session_id)
     budget = replace(budget, counted_nanos=budget.counted_nanos - own_nanos)
-    _assert_allowed(policy.decide_session(budget, request, clock.now()))
+    assert_allowed(policy.decide_session(budget, request, clock.now()))
 
 
 def _assert_permitted(account: Account, rules: Controls | None, movement: SpendingRequest) -> None:
-    _assert_allowed(policy.decide(rules, account.spent, movement, frozen=account.frozen, today=account.today))
+    assert_allowed(policy.decide(rules, account.spent, movement, frozen=account.frozen, today=account.today))
 
 
-def _assert_allowed(refusal: policy.LimitRefusal | None) -> None:
+def assert_allowed(refusal: policy.LimitRefusal | None) -> None:
+    """Raise the 403 error of a refusal, if there is one."""
     if refusal is not None:
         raise _ERRORS[refusal.rule](refusal.message, details=refusal.details)
 

@@ -11,6 +11,8 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from functools import lru_cache
+from operator import add
+from typing import NamedTuple
 
 from app.core import clock, money
 from app.core.chains import Family
@@ -30,6 +32,12 @@ class SpendingRule(StrEnum):
     WEEKLY = "weekly_limit_usd"
     MONTHLY = "monthly_limit_usd"
     SESSION = "session_id"
+
+
+_PERIODS: Mapping[SpendingRule, str] = {
+    SpendingRule.PER_TX: "per-transaction", SpendingRule.DAILY: "daily", SpendingRule.WEEKLY: "weekly",
+    SpendingRule.MONTHLY: "monthly",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +61,14 @@ class Controls:
     """When they were stored."""
 
     @property
+    def limits(self) -> tuple[int, int, int, int]:
+        """Return the limits per transaction, day, week and month."""
+        return self.per_tx_limit_nanos, self.daily_limit_nanos, self.weekly_limit_nanos, self.monthly_limit_nanos
+
+    @property
     def limited(self) -> bool:
         """Return whether any dollar limit applies, so that the value must be known."""
-        return any(_limits(self))
+        return any(self.limits)
 
     @property
     def asks(self) -> bool:
@@ -72,8 +85,7 @@ DEFAULT = Controls(
 """The controls of a new agent's first wallet."""
 
 
-@dataclass(frozen=True, slots=True)
-class WindowTotals:
+class WindowTotals(NamedTuple):
     """The held and spent amounts of a wallet in the current windows, in nano-dollars."""
 
     day: int = 0
@@ -81,7 +93,7 @@ class WindowTotals:
     month: int = 0
 
     def plus(self, other: WindowTotals) -> WindowTotals:
-        return WindowTotals(self.day + other.day, self.week + other.week, self.month + other.month)
+        return WindowTotals(*map(add, self, other))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +104,7 @@ class Window:
     resets_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Windows:
+class Windows(NamedTuple):
     day: Window
     week: Window
     month: Window
@@ -161,12 +172,8 @@ def windows(on: date) -> Windows:
 
 def roll_over(spent: WindowTotals, counted_on: date, today: date) -> WindowTotals:
     """Return the sums of an earlier day as they stand today; those of windows that ended are 0."""
-    earlier, current = windows(counted_on), windows(today)
-    return WindowTotals(
-        day=spent.day if earlier.day.start == current.day.start else 0,
-        week=spent.week if earlier.week.start == current.week.start else 0,
-        month=spent.month if earlier.month.start == current.month.start else 0,
-    )
+    rows = zip(spent, windows(counted_on), windows(today), strict=True)
+    return WindowTotals(*(nanos if earlier.start == current.start else 0 for nanos, earlier, current in rows))
 
 
 def in_windows(value_nanos: int, made_on: date, today: date) -> WindowTotals:
@@ -191,7 +198,7 @@ def decide(
         return None
     return (
         _decide_address(controls, request.recipient, request.family)
-        or _decide_domain(controls, request.domain)
+        or decide_domain(controls, request.domain)
         or _decide_amount(controls, spent, request.value_nanos, today)
     )
 
@@ -226,9 +233,7 @@ def decide_session(budget: SessionBudget, request: SpendingRequest, now: datetim
 
 def is_looser(old: Controls, new: Controls) -> bool:
     """Return whether new controls allow anything that the old ones refuse."""
-    limits = zip(
-        (*_limits(old), old.approval_threshold_nanos), (*_limits(new), new.approval_threshold_nanos), strict=True
-    )
+    limits = zip((*old.limits, old.approval_threshold_nanos), (*new.limits, new.approval_threshold_nanos), strict=True)
     return (
         any(before and (not after or after > before) for before, after in limits)
         or _widens(old.allowed_addresses, new.allowed_addresses, _address_covered)
@@ -266,7 +271,8 @@ def _decide_address(controls: Controls, recipient: str | None, family: Family | 
     return LimitRefusal(SpendingRule.ADDRESS, message, {"rule": SpendingRule.ADDRESS.value, "address": recipient})
 
 
-def _decide_domain(controls: Controls, domain: str | None) -> LimitRefusal | None:
+def decide_domain(controls: Controls, domain: str | None) -> LimitRefusal | None:
+    """Return why a wallet's controls refuse a domain, or None if they allow it."""
     if domain is None or not controls.allowed_domains or domain_allowed(domain, controls.allowed_domains):
         return None
     message = f"The domain {domain} is not on this wallet's allowlist of domains."
@@ -280,14 +286,8 @@ def _decide_amount(
         return None
     if value_nanos is None:
         return _price_unknown()
-    current = windows(today)
-    checks = (
-        (SpendingRule.PER_TX, "per-transaction", 0, None),
-        (SpendingRule.DAILY, "daily", spent.day, current.day),
-        (SpendingRule.WEEKLY, "weekly", spent.week, current.week),
-        (SpendingRule.MONTHLY, "monthly", spent.month, current.month),
-    )
-    for (rule, period, spent_nanos, window), limit_nanos in zip(checks, _limits(controls), strict=True):
+    amounts = zip(_PERIODS.items(), controls.limits, (0, *spent), (None, *windows(today)), strict=True)
+    for (rule, period), limit_nanos, spent_nanos, window in amounts:
         if limit_nanos and spent_nanos + value_nanos > limit_nanos:
             return _limit_exceeded(rule, period, limit_nanos, spent_nanos, window=window, value_nanos=value_nanos)
     return None
@@ -328,15 +328,6 @@ def _address_covered(entry: str, old: tuple[str, ...]) -> bool:
 def family_of(entry: str) -> Family:
     # Base58 has no digit 0.
     return Family.EVM if entry.startswith(_EVM_PREFIX) else Family.SOLANA
-
-
-def _limits(controls: Controls) -> tuple[int, int, int, int]:
-    return (
-        controls.per_tx_limit_nanos,
-        controls.daily_limit_nanos,
-        controls.weekly_limit_nanos,
-        controls.monthly_limit_nanos,
-    )
 
 
 def _midnight(day: date) -> datetime:

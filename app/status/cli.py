@@ -21,7 +21,7 @@ from app.core.chains import ETH, SOL, USDC, ChainName, Token
 from app.core.foreign import MalformedResponseError
 from app.core.money import TokenAmount, nanos_from_usd, usd_string
 from app.core.redaction import redaction
-from app.gateway.providers import probes as gateway
+from app.gateway import probes as gateway
 from app.gateway.providers.table import ProviderTable
 from app.observability import telemetry
 from app.ports.bridges import BridgeProvider, BridgeRequest, BridgeRoute

@@ -1,4 +1,7 @@
-"""The public pages: `/`, `/docs`, `/llms.txt`, `/skill.md`, `/openapi.json`. None reads the database or a chain."""
+"""The public pages: `/`, `/docs`, `/receipts`, `/llms.txt`, `/skill.md`, `/openapi.json`.
+
+None reads the database or a chain.
+"""
 
 from datetime import timedelta
 from http import HTTPStatus
@@ -7,6 +10,7 @@ from typing import Any
 
 from flask import Blueprint, Response, make_response, render_template, request
 
+from app import signing
 from app.core import clock
 from app.core.chains import ChainName
 from app.errors import NotFound
@@ -20,14 +24,14 @@ pages.add_app_template_filter(prose)
 pages.add_app_template_filter(json_text)
 _CONTACT_VALIDITY = timedelta(days=180)
 """Less than a year, as RFC 9116 recommends; renewed with each response."""
+_MAX_FORM_BYTES = 65_536
 _SKILL = Path(__file__).parents[2] / "skills" / "purser" / "SKILL.md"
 
 _POLICY = (
     "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
 )
-_REFERENCE_POLICY = f"{_POLICY}; script-src 'self'; require-trusted-types-for 'script'".replace(
-    "form-action 'none'", "form-action 'self'"
-)
+_FORM_POLICY = _POLICY.replace("form-action 'none'", "form-action 'self'")
+_REFERENCE_POLICY = f"{_FORM_POLICY}; script-src 'self'; require-trusted-types-for 'script'"
 # RFC 8631: machine-readable description and documentation of the service.
 _LINK = '</openapi.json>; rel="service-desc", </docs>; rel="service-doc", </llms.txt>; rel="help"'
 _HEADERS = {"Link": _LINK, "Referrer-Policy": "no-referrer", "X-Frame-Options": "DENY"}
@@ -38,7 +42,7 @@ def _set_security_headers(response: Response) -> Response:
     response.headers.update(_HEADERS)
     response.headers.setdefault("Content-Security-Policy", _POLICY)
     # An error may depend on headers that a shared cache does not compare (cache poisoning).
-    is_page = response.status_code == HTTPStatus.OK
+    is_page = response.status_code == HTTPStatus.OK and request.method != "POST"
     response.headers["Cache-Control"] = "public, max-age=300" if is_page else "no-store"
     return response
 
@@ -76,6 +80,15 @@ def _reference_page(template: str, **values: Any) -> Response:
         page = render_template(template, **_template_context(), reference=reference, **values).encode()
         reference.pages |= {} if request.args else {request.path: page}
     return Response(page, mimetype="text/html", headers={"Content-Security-Policy": _REFERENCE_POLICY})
+
+
+@pages.route("/receipts", methods=["GET", "POST"])
+def receipt_page() -> Response:
+    """Show what a receipt states, and whether this service has signed it. Nothing of it is stored or logged."""
+    request.max_content_length = _MAX_FORM_BYTES
+    text = "".join(request.form.get("receipt", "").split())
+    page = render_template("receipt.html", **_template_context(), text=text, found=signing.verify(text))
+    return Response(page, mimetype="text/html", headers={"Content-Security-Policy": _FORM_POLICY})
 
 
 @pages.get("/llms.txt")

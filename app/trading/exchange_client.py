@@ -12,14 +12,13 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Index, String, case, delete, select, update
+from sqlalchemy import JSON, BigInteger, Index, String, case, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.capacity.single_flight_cache import SingleFlightCache
 from app.core import clock
-from app.db.prepared import PreparedInsert
-from app.db.tables import UtcDateTime, table_of
-from app.db.unit_of_work import unit_of_work
+from app.db.tables import UtcDateTime, insert_into
+from app.db.unit_of_work import delete_in_batches, unit_of_work
 from app.errors import PerpdexError
 from app.extensions import Model
 from app.ports.errors import Rejected, Unreachable
@@ -50,7 +49,6 @@ class ExchangeMarkets(Model):
 _MS_PER_SECOND = 1000
 _EXPIRY_MS = 3_600_000
 _BACKOFF_SECONDS = 10
-_INSERT = PreparedInsert(ExchangeBudget, unique=[ExchangeBudget.name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,39 +105,30 @@ def _acquire(session: Session, name: str, allowance: RateAllowance, weight: int,
     ceiling_ms = now_ms + allowance.burst * allowance.ms_per_weight
     if _spend(session, name, cost_ms, ceiling_ms=ceiling_ms, now_ms=now_ms):
         return
-    whole_at_ms = session.scalar(select(ExchangeBudget.whole_at_ms).where(ExchangeBudget.name == name))
-    if whole_at_ms is None:
-        _create_budget(session, name, now_ms=now_ms)
-        _acquire(session, name, allowance, weight, now_ms=now_ms, subject=subject)
-        return
+    whole_at_ms = session.scalar(select(ExchangeBudget.whole_at_ms).where(ExchangeBudget.name == name)) or 0
     seconds = -(-(whole_at_ms + cost_ms - ceiling_ms) // _MS_PER_SECOND)
     message = f"{subject} request budget for the exchange is used up"
     raise retry_later_error("rate_limited", message, retry_after_seconds=max(1, seconds))
 
 
 def _spend(session: Session, name: str, cost_ms: int, *, ceiling_ms: int | None, now_ms: int) -> bool:
-    """Move the time at which a budget is replenished unless it would exceed the ceiling; return whether it moved."""
+    """Move the time at which a budget is replenished unless it would exceed the ceiling; return whether it moved.
+
+    A budget without a row is whole.
+    """
     whole_at_ms = ExchangeBudget.whole_at_ms
     after = case((whole_at_ms > now_ms, whole_at_ms), else_=now_ms) + cost_ms
-    within = [] if ceiling_ms is None else [after <= ceiling_ms]
-    updated = session.execute(
-        update(table_of(ExchangeBudget)).where(ExchangeBudget.name == name, *within).values(whole_at_ms=after)
+    new = insert_into(session, ExchangeBudget).values(name=name, whole_at_ms=now_ms + cost_ms)
+    spend = new.on_conflict_do_update(
+        index_elements=["name"], set_={"whole_at_ms": after}, where=None if ceiling_ms is None else after <= ceiling_ms
     )
-    return bool(updated.rowcount == 1)  # type: ignore[attr-defined]
+    return session.scalar(spend.returning(ExchangeBudget.name)) is not None
 
 
-def _create_budget(session: Session, name: str, *, now_ms: int) -> None:
-    """Create a whole budget, unless a concurrent request does."""
-    # Budgets that have long been replenished can be deleted; new ones are rare enough to do it here.
-    expired = (
-        select(ExchangeBudget.name)
-        .where(ExchangeBudget.whole_at_ms < now_ms - _EXPIRY_MS, ExchangeBudget.name != _GLOBAL_NAME)
-        .limit(1000)
-        # Concurrent deletions do not wait for each other.
-        .with_for_update(skip_locked=True)
-    )
-    session.execute(delete(table_of(ExchangeBudget)).where(ExchangeBudget.name.in_(expired.scalar_subquery())))
-    _INSERT.execute(session, {"name": name, "whole_at_ms": now_ms})
+def prune(now: datetime) -> None:
+    """Delete budgets of wallets that have long been whole."""
+    is_old = ExchangeBudget.whole_at_ms < _ms(now) - _EXPIRY_MS, ExchangeBudget.name != _GLOBAL_NAME
+    delete_in_batches(ExchangeBudget.name, select(ExchangeBudget.name).where(*is_old))
 
 
 def _ms(now: datetime | None) -> int:

@@ -1,12 +1,10 @@
-"""Audit of the usage log: it adds up to its sums by provider, to what accounts have spent, and to keys' budgets."""
+"""Audit of the usage log: it adds up to its sums by provider, and to what accounts have spent."""
 
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from app.credits import accounts as credit_accounts
-from app.credits import holds as credit_holds
 from app.db.tables import table_of
-from app.identity import key_limits
 from app.usage.models import UsageByProvider, UsageLog
 
 _BATCH = 500
@@ -37,14 +35,11 @@ _COSTS = select(_SUMS.account_id, func.sum(_SUMS.cost_nanos)).group_by(_SUMS.acc
 
 def check(session: Session) -> list[str]:
     """Return one sentence per violated invariant."""
-    return [*_wrong_sums(session), *_wrong_spending(session), *_wrong_budgets(session)]
-
-
-def _wrong_sums(session: Session) -> list[str]:
-    return [
+    wrong = [
         f"{account_id or logged_id}: the sums for {provider or logged_provider} are not those of the log"
         for account_id, logged_id, provider, logged_provider in session.execute(_WRONG_SUMS)
     ]
+    return wrong + _wrong_spending(session)
 
 
 def _wrong_spending(session: Session) -> list[str]:
@@ -55,13 +50,4 @@ def _wrong_spending(session: Session) -> list[str]:
         for start in range(0, len(ids), _BATCH)
         for account_id, balance in credit_accounts.balances(session, ids[start : start + _BATCH]).items()
         if balance.spent_nanos != costs[account_id]
-    ]
-
-
-def _wrong_budgets(session: Session) -> list[str]:
-    """Find budgets that count less than their calls; more is possible where a window ended between the two."""
-    return [
-        f"key {key_id}: its budget counts {used_nanos} nano-dollars, its calls have {nanos}"
-        for key_id, account_id, used_nanos, since in key_limits.counted(session)
-        if (nanos := credit_holds.total_since(session, account_id, since, api_key_id=key_id)) > used_nanos
     ]

@@ -1,4 +1,4 @@
-"""Budgets and calls: that of a key, and those that a key or an account shares."""
+"""Calls and their budgets: that of a key, and those that a key or an account shares."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,84 +10,62 @@ from app.credits import accounts
 from app.credits import holds as credit_holds
 from app.credits.holds import HoldResult
 from app.errors import BudgetExceeded
-from app.identity import budgets, key_limits
+from app.identity import budget_counters, budgets
 from app.identity.budgets import SharedBudget
 
 
 class UsageCall(NamedTuple):
-    """The call of a provider with a key, perhaps one with limits; `model` may be a client's text, and is shortened.
+    """The call of a provider with a key; `model` may be a client's text, and is shortened.
 
-    `has_budgets` chooses the faster way to count it in shared budgets, to which it belongs or not.
+    `has_budgets` chooses the faster way to count it in budgets, to which it belongs or not.
     """
 
     api_key_id: str
     provider: str
     model: str
-    is_limited: bool = False
     has_budgets: bool = False
 
 
 def lock(session: Session, account_id: str, call: UsageCall, step_id: str) -> list[SharedBudget] | None:
-    """Lock what a call is counted in; return its shared budgets, None if there is nothing to count, or no more."""
-    shared = budgets.lock(session, budgets.budgets_of(session, account_id, call.api_key_id))
-    if not shared and not call.is_limited:
+    """Lock what a call is counted in; return its budgets, None if there is nothing to count, or no more."""
+    counted_in = budgets.lock(session, budgets.budgets_of(session, account_id, call.api_key_id))
+    if not counted_in:
         return None
     accounts.lock_available(session, account_id)
-    return None if credit_holds.exists(session, step_id) else shared
+    return None if credit_holds.exists(session, step_id) else counted_in
 
 
-def within(
-    session: Session, call: UsageCall, shared: Sequence[SharedBudget], nanos: int, minimum_nanos: int | None = None
-) -> int:
+def within(call: UsageCall, counted_in: Sequence[SharedBudget], nanos: int, minimum_nanos: int | None = None) -> int:
     """Return what all budgets of a call cover of an amount. Raises: BudgetExceeded if that is less than the minimum."""
-    least, whose = budgets.least_left(shared), {}
-    left_nanos, resets_at = (None, None) if least is None else (least.remaining_nanos, least.resets_at)
-    if least is not None:
-        whose = {"budget_id": least.id, "budget": least.name}
-    if call.is_limited:
-        of_key = key_limits.budget_of(session, call.api_key_id)
-        if of_key.left_nanos is not None and (left_nanos is None or of_key.left_nanos <= left_nanos):
-            left_nanos, resets_at, whose = of_key.left_nanos, of_key.resets_at, {}
-    if left_nanos is None or (left_nanos and nanos <= left_nanos):
+    least = budgets.least_left(counted_in)
+    if least is None or (left_nanos := least.remaining_nanos) is None or (left_nanos and nanos <= left_nanos):
         return nanos
     required_nanos = nanos if minimum_nanos is None else min(nanos, minimum_nanos)
     if not left_nanos or left_nanos < required_nanos:
-        amounts = {
-            "credits_usd": money.usd_from_nanos(left_nanos),
-            "required_usd": money.usd_from_nanos(required_nanos),
-        }
-        message = f"The shared budget {least.name!r} does not cover the call." if least and whose else None
-        resets = resets_at and clock.isoformat(resets_at)
-        raise BudgetExceeded(message, details={**amounts, "resets_at": resets, **whose})
+        details = {
+            "credits_usd": money.usd_from_nanos(left_nanos), "required_usd": money.usd_from_nanos(required_nanos),
+            "resets_at": least.resets_at and clock.isoformat(least.resets_at),
+        }  # fmt: skip
+        if least.id == call.api_key_id:
+            raise BudgetExceeded(details=details)
+        message = f"The shared budget {least.name!r} does not cover the call."
+        raise BudgetExceeded(message, details={**details, "budget_id": least.id, "budget": least.name})
     return left_nanos
 
 
 def left_of(session: Session, memo: Mapping[str, Any]) -> int | None:
     left = [each.remaining_nanos for each in budgets.read(session, memo.get("budgets", ()))]
-    if "is_limited" in memo:
-        left.append(key_limits.budget_of(session, memo["api_key_id"]).left_nanos)
     return min((each for each in left if each is not None), default=None)
-
-
-def count(session: Session, memo: Mapping[str, Any], nanos: int, *, is_repeated: bool = False) -> None:
-    """Count what a call holds or costs in its budgets, which are locked."""
-    if is_repeated:
-        return
-    if "is_limited" in memo:
-        key_limits.take(session, memo["api_key_id"], nanos)
-    budgets.add(session, memo.get("budgets", ()), nanos)
 
 
 def corrected(session: Session, outcome: HoldResult) -> HoldResult:
     """Count what the end of a call changes in its budgets, and return what is left of them."""
     memo, difference = outcome.memo, outcome.charged_nanos - outcome.set_aside_nanos
-    if "is_limited" not in memo and "budgets" not in memo:
+    if "budgets" not in memo:
         return outcome
     if outcome.held_at is not None and difference < 0:
-        if "is_limited" in memo:
-            key_limits.correct(session, memo["api_key_id"], difference, held_at=outcome.held_at)
-        budgets.give_back(session, memo.get("budgets", ()), -difference, held_at=outcome.held_at)
+        budget_counters.give_back(session, memo["budgets"], -difference, held_at=outcome.held_at)
     elif outcome.held_at is not None and difference:
         # What exceeds a hold is bounded by the budget of now, and counts there.
-        count(session, memo, difference)
+        budget_counters.add(session, memo["budgets"], difference)
     return outcome._replace(budget_nanos=left_of(session, memo))

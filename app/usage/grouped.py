@@ -6,7 +6,6 @@ ended) a step has no result here, and the caller runs the function.
 """
 
 import json
-import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +40,8 @@ class Step(ABC, Generic[ResultT]):
 
     statements: ClassVar[tuple[str, str]]
     """For all steps of a batch, on PostgreSQL (`step_statements`): counted in no budget, and perhaps in some."""
+    on_sqlite: ClassVar[tuple[str, ...]]
+    """For one step that no budget counts."""
 
     id: str
     account_id: str
@@ -63,7 +64,7 @@ class Step(ABC, Generic[ResultT]):
 class Hold(Step[int]):
     """Hold credits for a call; returns how many. One that costs nothing requires some credits, too."""
 
-    statements = step_statements.HOLD
+    statements, on_sqlite = step_statements.HOLD, step_statements.SQLITE_HOLD
 
     nanos: int
     estimate: MeteredUsage
@@ -83,8 +84,7 @@ class Hold(Step[int]):
     def parameters(self, now: datetime) -> Mapping[str, Any]:
         return {
             "id": self.id, "account_id": self.account_id, "api_key_id": self.call.api_key_id,
-            "is_limited": self.call.is_limited, "nanos": self.nanos, "memo": usage.memo_of(self.call, self.estimate),
-            "lease_until": now + self.lease,
+            "nanos": self.nanos, "memo": usage.memo_of(self.call, self.estimate), "lease_until": now + self.lease,
         }  # fmt: skip
 
     def result(self, credits_nanos: int, budget_nanos: int | None = None) -> int:  # noqa: ARG002 - no part of a hold
@@ -109,7 +109,7 @@ class _Ending(Step[HoldResult]):
 
 @dataclass(slots=True)
 class Charge(_Ending):
-    statements = step_statements.CHARGE
+    statements, on_sqlite = step_statements.CHARGE, step_statements.SQLITE_CHARGE
 
     def run(self, session: Session) -> HoldResult:
         _assert_may_spend(session, self, self.metered.cost_nanos)
@@ -117,7 +117,7 @@ class Charge(_Ending):
 
     def parameters(self, now: datetime) -> Mapping[str, Any]:
         # Not `super()`: a dataclass with slots is another class than the one that the compiler saw.
-        key = {"api_key_id": self.call.api_key_id, "is_limited": self.call.is_limited, "memo": usage.memo_of(self.call)}
+        key = {"api_key_id": self.call.api_key_id, "memo": usage.memo_of(self.call)}
         return {**_Ending.parameters(self, now), **key}
 
 
@@ -125,7 +125,7 @@ class Charge(_Ending):
 class Settlement(_Ending):
     """Settle a hold at a cost that it covers."""
 
-    statements = step_statements.SETTLEMENT
+    statements, on_sqlite = step_statements.SETTLEMENT, step_statements.SQLITE_SETTLEMENT
 
     def run(self, session: Session) -> HoldResult:
         return usage.settle(session, self.id, self.metered)
@@ -145,11 +145,7 @@ def _assert_may_spend(session: Session, step: Hold | Charge, nanos: int) -> None
         usage.assert_has_credits(session, step.account_id)
 
 
-_ON_SQLITE: Mapping[type[Step[Any]], Callable[[sqlite3.Connection, Mapping[str, Any], str], int | None]] = {
-    Hold: step_statements.hold,
-    Charge: step_statements.charge,
-    Settlement: step_statements.settle,
-}
+_KINDS: tuple[type[Step[Any]], ...] = (Hold, Charge, Settlement)
 
 
 class StepGroups:
@@ -162,11 +158,11 @@ class StepGroups:
             # One kind each, so that units lock holds, accounts, budgets and sums in this order. SQLite has one lock.
             self._groups = {
                 kind: GroupCommit(partial(_run, partial(_run_statement, KeptConnection())))
-                for kind in product(_ON_SQLITE, (False, True))
+                for kind in product(_KINDS, (False, True))
             }
         else:
             group = GroupCommit(partial(_run, partial(_run_on_sqlite, KeptConnection())))
-            self._groups = dict.fromkeys(product(_ON_SQLITE, (False, True)), group)
+            self._groups = dict.fromkeys(product(_KINDS, (False, True)), group)
 
     def run(self, step: Step[ResultT]) -> ResultT | None:
         """Run a step; return its result, None if nothing was done: then `step.run` decides, in a unit of its own.
@@ -176,14 +172,10 @@ class StepGroups:
         """
         assert_no_unit()
         try:
-            result: ResultT | None = self._groups[type(step), _may_have_budget(step.call)].run(step)
+            result: ResultT | None = self._groups[type(step), step.call.has_budgets].run(step)
         except NotStartedError:
             return None
         return result
-
-
-def _may_have_budget(call: UsageCall) -> bool:
-    return call.is_limited or call.has_budgets
 
 
 def _run(execute: Callable[[Sequence[Step[Any]]], Sequence[Any]], steps: Sequence[Step[Any]]) -> Sequence[Any]:
@@ -200,11 +192,12 @@ def _run(execute: Callable[[Sequence[Step[Any]]], Sequence[Any]], steps: Sequenc
 
 def _run_on_sqlite(kept: KeptConnection, steps: Sequence[Step[Any]]) -> Sequence[Any]:
     now = clock.now()
-    at = step_statements.stored(now)
     with kept.sqlite_unit() as connection:
         # What budgets count is left to the functions.
         found = [
-            None if _may_have_budget(step.call) else _ON_SQLITE[type(step)](connection, step.parameters(now), at)
+            None
+            if step.call.has_budgets
+            else step_statements.run_on_sqlite(connection, step.on_sqlite, step.parameters(now), now)
             for step in steps
         ]
     results = zip(steps, found, strict=True)
@@ -212,7 +205,7 @@ def _run_on_sqlite(kept: KeptConnection, steps: Sequence[Step[Any]]) -> Sequence
 
 
 def _run_statement(kept: KeptConnection, steps: Sequence[Step[Any]]) -> Sequence[Any]:
-    now, statement = clock.now(), steps[0].statements[_may_have_budget(steps[0].call)]
+    now, statement = clock.now(), steps[0].statements[steps[0].call.has_budgets]
     parameters = (_JSON.encode([step.parameters(now) for step in steps]).encode(), now.isoformat().encode())
     types = step_statements.PARAMETER_TYPES
     try:

@@ -11,7 +11,7 @@ from app.credits import accounts as credit_accounts
 from app.credits.accounts import Balance
 from app.db.unit_of_work import read_only_unit
 from app.errors import LimitReached, Unauthorized
-from app.identity import guards, key_limits
+from app.identity import budgets, guards
 from app.identity.principal import Principal
 from app.usage import service, sums
 from app.web.blueprint import CSV, Blueprint, csv_response, offers_csv
@@ -148,9 +148,10 @@ def get_balance() -> Balance:
         found = credit_accounts.balance(session, principal.account_id)
         if principal.limits is None:
             return found
-        left_nanos, used_nanos, _ = key_limits.budget_of(session, principal.key_id)
-    credits_nanos = found.credits_nanos if left_nanos is None else min(left_nanos, found.credits_nanos)
-    return Balance(credits_nanos, 0, credits_nanos + used_nanos, used_nanos)
+        [own] = budgets.read(session, [principal.key_id])
+    left_nanos = found.credits_nanos if own.remaining_nanos is None else own.remaining_nanos
+    credits_nanos = min(left_nanos, found.credits_nanos)
+    return Balance(credits_nanos, 0, credits_nanos + own.used_nanos, own.used_nanos)
 
 
 @usage.get("")

@@ -4,7 +4,7 @@ All functions are idempotent.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,10 +19,10 @@ from app.credits import accounts
 from app.credits import holds as credit_holds
 from app.credits.holds import CreditHoldState, CreditHoldView, HoldResult
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
-from app.db.tables import day_of, rows_after, table_of, utc_day, within
+from app.db.tables import after_entry, day_of, table_of, utc_day, within
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InsufficientCredits
-from app.identity import budgets, key_limits
+from app.identity import budget_counters, budgets, key_limits
 from app.identity.budgets import SharedBudget
 from app.usage import budget_counts
 from app.usage.budget_counts import UsageCall
@@ -112,14 +112,14 @@ def begin(
 
     Raises: InsufficientCredits, BudgetExceeded.
     """
-    shared = budget_counts.lock(session, account_id, call, hold_id)
-    if shared is not None:
-        nanos = budget_counts.within(session, call, shared, nanos, minimum_nanos)
-    memo = memo_of(call, estimate, shared or ())
+    counted_in = budget_counts.lock(session, account_id, call, hold_id)
+    if counted_in is not None:
+        nanos = budget_counts.within(call, counted_in, nanos, minimum_nanos)
+    memo = memo_of(call, estimate, counted_in or ())
     held = credit_holds.hold(
         session, account_id, nanos, hold_id=hold_id, lease=lease, minimum_nanos=minimum_nanos, memo=memo
     )
-    budget_counts.count(session, memo, held.amount_nanos, is_repeated=shared is None)
+    budget_counters.add(session, memo.get("budgets", ()), held.amount_nanos)
     return held
 
 
@@ -158,12 +158,12 @@ def charge(
 
     What a refund or a payment in the same unit has paid for is charged whatever is left of the budgets.
     """
-    shared = budget_counts.lock(session, account_id, call, charge_id)
-    if shared is not None and not is_paid:
-        budget_counts.within(session, call, shared, metered.cost_nanos)
-    memo = memo_of(call, shared=shared or ())
+    counted_in = budget_counts.lock(session, account_id, call, charge_id)
+    if counted_in is not None and not is_paid:
+        budget_counts.within(call, counted_in, metered.cost_nanos)
+    memo = memo_of(call, counted_in=counted_in or ())
     ended = credit_holds.charge(session, account_id, metered.cost_nanos, charge_id=charge_id, memo=memo)
-    budget_counts.count(session, memo, ended.charged_nanos, is_repeated=shared is None)
+    budget_counters.add(session, memo.get("budgets", ()), ended.charged_nanos)
     outcome = budget_counts.corrected(session, ended)
     if not outcome.repeated:
         _write_log_line(session, outcome, metered)
@@ -171,7 +171,7 @@ def charge(
 
 
 def lock_budgets(session: Session, account_id: str, call: UsageCall) -> None:
-    """Lock the budgets that a call shares, for a unit that locks its account before it charges the call."""
+    """Lock the budgets of a call, for a unit that locks its account before it charges the call."""
     budgets.lock(session, budgets.budgets_of(session, account_id, call.api_key_id))
 
 
@@ -184,12 +184,11 @@ def refund(session: Session, charge_id: str) -> HoldResult:
 
 
 def memo_of(
-    call: UsageCall, estimate: MeteredUsage | None = None, shared: Sequence[SharedBudget] = ()
+    call: UsageCall, estimate: MeteredUsage | None = None, counted_in: Sequence[SharedBudget] = ()
 ) -> dict[str, Any]:
     """Return what the hold or charge of a call stores about it, for its entry in the log, and for budgets."""
     return {
-        **({"is_limited": True} if call.is_limited else {}),
-        **({"budgets": [each.id for each in shared]} if shared else {}),
+        **({"budgets": sorted(each.id for each in counted_in)} if counted_in else {}),
         "api_key_id": call.api_key_id,
         "provider": _printable(call.provider, _MAX_PROVIDER),
         "model": _printable(call.model, _MAX_MODEL),
@@ -237,10 +236,8 @@ def history(
         total = int(_COUNT.scalar(session, {"owner_id": account_id}) or 0)
         if page.after is None:
             return Page(_PAGE.all(session, bounds), total, page)
-    if page.after is not None:
-        later, remaining = rows_after(session, _LOG, page.after, of_account, *conditions)
-        conditions, page = [*conditions, later], replace(page, offset=total - remaining)
-    return Page(session.execute(_HISTORY.where(*conditions), bounds).all(), total, page)
+    later, page = after_entry(session, _LOG, page, total, of_account, *conditions)
+    return Page(session.execute(_HISTORY.where(*conditions, *later), bounds).all(), total, page)
 
 
 def filtered(session: Session, account_id: str | None, filters: Mapping[str, str | None]) -> list[ColumnElement[bool]]:

@@ -23,8 +23,9 @@ from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
 from app.db.tables import table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import GasPending, ServiceError
+from app.idempotency.service import Claim
 from app.ports.chain import SignedTransaction, TransactionDraft, TransferIntent
-from app.ports.errors import PortError, Rejected, Unreachable
+from app.ports.errors import PortError, Rejected
 from app.ports.facilitator import AuthorizedTransfer, GasSponsor, SponsoredDraft, SponsoredTransfer
 from app.ports.vault import Signer
 from app.spending import holds as spending_holds
@@ -34,7 +35,7 @@ from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import SponsoredDay, Transaction
 from app.wallets.core.parsing import GasSource
 from app.wallets.core.wallets import WalletView
-from app.wallets.transactions import authorizations, failures, outcome_polling, relayed, settlement
+from app.wallets.transactions import authorizations, failures, outcome_polling, pipeline, relayed, settlement
 from app.wallets.transactions.pipeline import Movement
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
@@ -84,14 +85,12 @@ class SubmissionPlan:
 
 
 def plan_submission(chain: ChainName, sender: str, recipient: str | None, units: int) -> SubmissionPlan:
-    """Read the chain and the price; without a recipient, it is the service. Raises: Rejected, InvalidInput."""
+    """Read the chain and the price; without a recipient, it is the service. Raises: PortError, InvalidInput."""
     state = app_state()
     sponsor = state.gas_sponsor(chain, 0)
     transfer = SponsoredTransfer(sender, recipient or sponsor.fee_recipient, units, sponsor)
     try:
         draft = state.ports.sponsors[chain].draft(transfer)
-    except Unreachable as error:
-        raise Rejected("chain_unreachable", details=error.details) from None
     except Rejected as error:
         raise parsing.invalid_input_from(error.reason, error.details) or error from None
     network_fees.assert_acceptable(chain, draft.submission.fee_units)
@@ -214,25 +213,29 @@ def quote(movement: Movement, shortages: Sequence[Mapping[str, str]], *, without
     except PortError as error:
         if error.reason == UNAVAILABLE:
             raise without from None
-        raise failures.failure(movement.type, error.reason, error.details, kind=movement.kind) from None
+        raise failures.failure(movement.type, error, kind=movement.kind) from None
     return replace(movement, gas_fee_units=plan.payment.amount.units)
 
 
-def buy(movement: Movement, shortages: Sequence[PortError], *, since: datetime, wait_seconds: Decimal | None) -> None:
+def buy(
+    movement: Movement, shortages: Sequence[PortError], *, since: datetime, wait_seconds: Decimal | None, claim: Claim
+) -> None:
     """Buy what a movement of USDC lacks of native tokens, and wait up to `wait_seconds` until the wallet has it.
 
     The details of a shortage are the missing and the required amount, and the chain if it is not the movement's. What
     another request has bought `since`, before the shortages were found, may cover them: then nothing is bought.
 
-    Raises: Rejected, which is the first shortage itself if the service sells nothing; the 403 errors of refused limits;
-    GasPending if not all of it has arrived yet. What was bought stays bought.
+    Raises: the error of the movement's type, after it was recorded as failed (by the first shortage if the service
+    sells nothing); the 403 errors of refused limits; GasPending if not all of it has arrived yet. What was bought stays
+    bought.
     """
     chains = app_state().ports.chains
     try:
         plan = _plan(movement, [each.details for each in shortages])
         (submission, payment_bytes), *delivered = _record(movement, plan, since)
     except PortError as error:
-        raise (shortages[0] if error.reason == UNAVAILABLE else error) from None
+        reported = shortages[0] if error.reason == UNAVAILABLE else error
+        raise pipeline.record_failed(movement, reported, claim=claim) from None
     settlement.broadcast(chains[movement.chain], submission.id, payment_bytes)
     for delivery, (recorded, signed) in zip(plan.deliveries, delivered, strict=True):
         settlement.broadcast(chains[delivery.chain], recorded.id, signed)
@@ -246,7 +249,7 @@ def buy(movement: Movement, shortages: Sequence[PortError], *, since: datetime, 
 
 
 def _plan(movement: Movement, shortages: Sequence[Mapping[str, str]]) -> _PurchasePlan:
-    """Read the chains and prices. Raises: Rejected."""
+    """Read the chains and prices. Raises: PortError."""
     deliveries = [_plan_delivery(movement, each) for each in shortages]
     submission = plan_submission(movement.chain, movement.sender, None, _SAMPLE_UNITS)
     sold = [(each.draft.intent.amount, each.draft.fee_units) for each in deliveries]
@@ -276,8 +279,6 @@ def _plan_delivery(movement: Movement, shortage: Mapping[str, str]) -> SponsorTr
     intent = TransferIntent(sponsor.submitter, movement.wallet.address_on(chain), bought)
     try:
         draft = state.ports.chains[chain].draft(intent)
-    except Unreachable as error:
-        raise Rejected("chain_unreachable", details=error.details) from None
     except Rejected:
         raise Rejected(UNAVAILABLE) from None
     return SponsorTransaction(chain, draft, sponsor, wallets.get_with_controls(sponsor.wallet_id))

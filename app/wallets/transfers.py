@@ -8,6 +8,7 @@ on the submission, which is a transaction of the service's wallet.
 
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import partial
 
 from sqlalchemy.orm import Session
 
@@ -56,17 +57,17 @@ def quote_sponsored(movement: Movement, *, without_gas: ServiceError | None = No
             raise without_gas from None
         if pipeline.is_too_much(movement, error):
             raise
-        raise failures.failure(movement.type, error.reason, error.details) from None
+        raise failures.failure(movement.type, error) from None
     return MovementQuote(movement=priced, fee_units=0, recipient_is=plan.draft.submission.recipient_is)
 
 
 def execute(
     movement: Movement,
+    without_gas: PortError | None,
     *,
     wait_seconds: Decimal | None,
     claim: Claim,
     on_recorded: RecordedCallback | None = None,
-    without_gas: PortError | None = None,
 ) -> TransactionView:
     """Have a transfer submitted by the service, and wait for its outcome up to `wait_seconds`.
 
@@ -77,16 +78,13 @@ def execute(
     """
     try:
         recorded, submission, signed = pipeline.retry_after_settling_pending(
-            movement,
-            lambda: _plan(movement),
-            lambda plan: _record(movement, plan, claim=claim, on_recorded=on_recorded),
-            sequence=lambda plan: plan.draft.funds.sequence,
+            movement, lambda: _plan(movement), partial(_record, movement, claim=claim, on_recorded=on_recorded)
         )
     except PortError as error:
         if pipeline.is_too_much(movement, error):
             raise
         reported = without_gas if without_gas and error.reason == gas.UNAVAILABLE else error
-        raise pipeline.record_failed(movement, reported.reason, reported.details, claim=claim) from None
+        raise pipeline.record_failed(movement, reported, claim=claim) from None
     chain, account_id = app_state().ports.chains[movement.chain], movement.wallet.agent_id
     submitted = pipeline.broadcast_and_wait(chain, submission, signed, wait_seconds=wait_seconds, account_id=account_id)
     if submitted.status == MovementStatus.PENDING:
@@ -197,7 +195,7 @@ def settled(wallet: WalletView, order: TransferOrder) -> TransferOrder:
     try:
         units = app_state().ports.chains[order.chain].balances(wallet.address_on(order.chain)).of(token).units
     except PortError as error:
-        raise failures.failure(order.type, "chain_unreachable", error.details) from None
+        raise failures.failure(order.type, error) from None
     # Fees, and what pending movements take, are what is missing; a fee may rise between two readings.
     for _ in range(_MAX_READINGS):
         order = replace(order, amount=TokenAmount(max(units, 1), token), takes_all=units > 0)
@@ -248,14 +246,9 @@ def send(
     # Checked without a lock first: a refused request costs no call to the chain.
     pipeline.assert_allowed(movement)
 
-    def sponsor(without_gas: PortError | None = None) -> history.TransactionView:
-        return execute(
-            movement, wait_seconds=wait_seconds, claim=claim, on_recorded=on_recorded, without_gas=without_gas
-        )
-
+    sponsor = partial(execute, movement, wait_seconds=wait_seconds, claim=claim, on_recorded=on_recorded)
     if order.gas is GasSource.SPONSORED:
-        return sponsor()
-
+        return sponsor(None)
     return pipeline.execute(
         movement, lambda _signer: _draft(movement),
         lambda _session, draft, signer, nonce: chain.sign(draft, signer, sequence=nonce), wait_seconds=wait_seconds,

@@ -21,7 +21,7 @@ import marshmallow as ma
 from flask import request
 from werkzeug.wrappers import Response
 
-from app.errors import InternalError, InvalidInput, NotFound, RateLimited, ServiceError, Unauthorized
+from app.errors import InternalError, InvalidInput, NotFound, PaymentRequired, RateLimited, ServiceError, Unauthorized
 from app.state import Application
 from app.web import request_bodies
 from app.web.client_request import ClientRequest, current_request
@@ -148,8 +148,15 @@ def documentation_section(view: Callable[..., Any], part: str) -> dict[str, Any]
     return section
 
 
+# By draft-payment-discovery-01 of MPP; the price is in the 402 response.
+_PAYMENT_INFO = {"offers": [{"intent": "charge", "method": "evm", "amount": None, "description": "In USDC."}]}
+
+
 def document_errors(view: Callable[..., Any], errors: list[type[ServiceError]]) -> None:
-    responses = documentation_section(view, "manual_doc").setdefault("responses", {})
+    manual = documentation_section(view, "manual_doc")
+    if PaymentRequired in errors:
+        manual["x-payment-info"] = _PAYMENT_INFO
+    responses = manual.setdefault("responses", {})
     by_status: dict[str, list[str]] = defaultdict(list)
     for error in errors:
         reason = (error.__doc__ or "").split("\n", maxsplit=1)[0]

@@ -5,6 +5,7 @@ of the Fetch standard, without credentials. Errors before a request is read (408
 is not known.
 """
 
+import hashlib
 import ipaddress
 import re
 import time
@@ -22,16 +23,23 @@ from flask import Response as FlaskResponse
 from werkzeug.datastructures import EnvironHeaders
 from werkzeug.wrappers import Response
 
+from app import signing
 from app.config import Settings
 from app.core.identifiers import new_id
 from app.core.ip_ranges import is_loopback
-from app.errors import InvalidInput, Maintenance, RouteNotAllowed
+from app.core.redaction import redact_keys
+from app.errors import PROVABLE, InvalidInput, Maintenance, RouteNotAllowed
 from app.observability import counters, telemetry
 from app.observability.telemetry import Span
+from app.signing import Statement
 from server.client_socket import ClientSocket, client_socket_of
 
 SIGNATURE_HEADER = "X-Gateway-Signature"
 """With it, a service verifies that this one has sent a request."""
+RAW_BODY = "purser.body"
+"""Where the environment of a request has its body, once it was read."""
+# Without the terms of another payment.
+_REASON = ("error", "code", "details", "request_id")
 _MAX_WAIT_SECONDS = 25
 _MAINTENANCE_RETRY_SECONDS = 60
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -203,6 +211,8 @@ def end(request: ClientRequest, response: Response, route: str | None, *, trusts
             response.headers.add(name, value)
     microseconds = (time.perf_counter_ns() - request.started_ns) // 1000
     code, caller = g.get("error_code", ""), g.get("caller")
+    if code in PROVABLE and response.status_code >= HTTPStatus.BAD_REQUEST:
+        response.headers.update(signing.header(_refusal_receipt(request, response)))
     _log.info(
         "request", method=request.method, route=route, status=response.status_code, code=code,
         account_id=caller.account_id if caller else "", client=_truncated(request.remote_addr or ""),
@@ -223,6 +233,21 @@ def end(request: ClientRequest, response: Response, route: str | None, *, trusts
     counters.REQUEST_SECONDS.labels(*labels).observe(microseconds / 1e6)
     if not trusts_proxies and "X-Forwarded-For" in request.headers:
         counters.UNTRUSTED_FORWARDED_HEADERS.inc()
+
+
+def _refusal_receipt(request: ClientRequest, response: Response) -> str | None:
+    """Sign a refusal: the request, its payment and key, and the error of the response."""
+    caller, headers = g.get("caller"), request.headers
+    payment = headers.get("Authorization", "")
+    if not payment.lower().startswith("payment "):
+        payment = headers.get("PAYMENT-SIGNATURE") or headers.get("X-Payment", "")
+    sent = {"body": request.environ.get(RAW_BODY), "payment": payment.encode()}
+    hashes = {f"{name}_sha256": hashlib.sha256(value).hexdigest() for name, value in sent.items() if value}
+    asked = {"method": request.method, "path": redact_keys(request.path), **hashes}
+    answer: Mapping[str, Any] = response.json or {}
+    refused = {name: answer[name] for name in _REASON if name in answer}
+    agent_id = caller.agent_id if caller else None
+    return signing.sign_own(Statement.REFUSAL, agent_id=agent_id, request=asked, refusal=refused)
 
 
 def _truncated(address: str) -> str:

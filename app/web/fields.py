@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from email_validator import EmailNotValidError, validate_email
 from flask.json.provider import DefaultJSONProvider
 from marshmallow import ValidationError, fields, validate
 
@@ -91,6 +90,8 @@ class Email(Text):
         text = super()._parse(value).strip()
         if not text:
             return None
+        from email_validator import EmailNotValidError, validate_email  # noqa: PLC0415 - for few requests only
+
         try:
             parsed = validate_email(text, check_deliverability=False, test_environment=False)
         except EmailNotValidError:

@@ -43,24 +43,16 @@ FREE_QUERY = {
 """The parameters of a query by their names; the name of this one is not sent."""
 
 
-def spec_options(
-    public_url: str, security_schemes: Mapping[str, Any], *, terms_url: str, support_url: str
-) -> dict[str, Any]:
+def spec_options(public_url: str, *, terms_url: str, support_url: str) -> dict[str, Any]:
     return {
         "info": {
-            "description": (
-                "Agents register themselves and get an API key, a wallet on Ethereum, Base and Solana, "
-                "spending controls and credits. Amounts are decimal strings, times are ISO 8601 in UTC. Dollars "
-                "are numbers, at most 1000000000 and with at most 9 decimals; floating-point noise "
-                "(0.30000000000000004) is removed. "
-                "Every error has the same body: `error`, `code`, `details`, `request_id`."
-            ),
+            "description": texts()["info"]["description"],
             "license": {"name": "MIT", "identifier": "MIT"},
             "contact": {"name": "The operator of this service", "url": support_url or public_url},
             **({"termsOfService": terms_url} if terms_url else {}),
         },
         "servers": [{"url": public_url, "description": "This service."}],
-        "components": {"securitySchemes": dict(security_schemes)},
+        "components": {"securitySchemes": texts()["security_schemes"]},
     }
 
 

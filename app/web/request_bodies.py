@@ -24,7 +24,7 @@ from app.core import strict_json
 from app.core.strict_json import MAX_DEPTH, MAX_VALUES
 from app.db.unit_of_work import striped_lock
 from app.errors import InvalidInput, PayloadTooLarge
-from app.web.client_request import ClientRequest, current_request
+from app.web.client_request import RAW_BODY, ClientRequest, current_request
 from app.web.error_responses import client_error_of
 from server.client_socket import ConnectionShed
 from server.pool import ANONYMOUS
@@ -37,7 +37,7 @@ _CHUNK_BYTES = 65_536
 _READ_BYTES = _MEBIBYTE
 # Decoded in a few milliseconds.
 _UNSERIALIZED_BYTES = 16_384
-_RAW_KEY, _DECODED_KEY = "purser.body", "purser.decoded_body"
+_DECODED_KEY = "purser.decoded_body"
 _decoding_lock = threading.Lock()
 MAX_KEYLESS_VALUES = 20_000
 """Names and values of a body that is sent without a key, or to one of our own routes."""
@@ -50,15 +50,15 @@ def raw_body(request: ClientRequest) -> bytes:
     Raises: PayloadTooLarge; InvalidInput when it is incomplete or malformed; RequestTimeout when it takes too long;
     Overloaded when there is no memory for it.
     """
-    if _RAW_KEY not in request.environ:
-        request.environ[_RAW_KEY] = _read(request)
-    body: bytes = request.environ[_RAW_KEY]
+    if RAW_BODY not in request.environ:
+        request.environ[RAW_BODY] = _read(request)
+    body: bytes = request.environ[RAW_BODY]
     return body
 
 
 def body_environ(body: bytes) -> dict[str, Any]:
     """Return the part of a WSGI environment for a body that is read already."""
-    return {_RAW_KEY: body, "CONTENT_LENGTH": str(len(body)), "wsgi.input": io.BytesIO(body)}
+    return {RAW_BODY: body, "CONTENT_LENGTH": str(len(body)), "wsgi.input": io.BytesIO(body)}
 
 
 def decoded_body(request: ClientRequest) -> bytes:

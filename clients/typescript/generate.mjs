@@ -13,6 +13,7 @@ const FAMILIES = {
   ConnectionFailed: ["PurserError", "No complete response: whether the service acted is unknown."],
   WaitTimeout: ["PurserError", "What `wait` waits for is still pending, and goes on."],
   WebhookVerificationError: ["PurserError", "A delivery was not signed with this secret, or long ago."],
+  ReceiptVerificationError: ["PurserError", "A service has not signed this receipt with one of its keys."],
   ValidationError: ["PurserError", "The request is not valid.", "fields?: Record<string, any>"],
   AuthenticationError: ["PurserError", "The key is missing, unknown or revoked."],
   PaymentRequired: ["PurserError", "Credits or a payment are missing; `body` has the terms."],

@@ -3,8 +3,11 @@
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
+from types import MappingProxyType
+from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, BrowserContext, Playwright, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Playwright, Request, Route, sync_playwright
 from playwright.sync_api import Error as PlaywrightError
 
 _ARGUMENTS = (
@@ -55,8 +58,10 @@ def launch_browser(
 
 
 @contextmanager
-def new_context(browser: Browser) -> Iterator[BrowserContext]:
-    """Open an empty profile that is not stored."""
+def new_context(
+    browser: Browser, signatures: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+) -> Iterator[BrowserContext]:
+    """Open an empty profile that is not stored; requests to a host with `signatures` have these headers."""
     context = browser.new_context(
         locale="en-US",
         timezone_id="UTC",
@@ -66,9 +71,15 @@ def new_context(browser: Browser) -> Iterator[BrowserContext]:
     )
     try:
         context.add_init_script(_DISABLE_WEBRTC_SCRIPT)
+        if signatures:
+            context.route(lambda url: urlsplit(url).netloc in signatures, partial(_send_signed, signatures))
         yield context
     finally:
         context.close()
+
+
+def _send_signed(signatures: Mapping[str, Mapping[str, str]], route: Route, request: Request) -> None:
+    route.continue_(headers={**request.headers, **signatures[urlsplit(request.url).netloc]})
 
 
 def _launch(

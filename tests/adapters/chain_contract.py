@@ -86,7 +86,6 @@ def _network_calls(
     mark = world.chain.scan_state(intent.sender)
     return [
         chain.head,
-        chain.verify_identity,
         lambda: chain.draft(intent),
         lambda: chain.balances(intent.sender),
         lambda: chain.broadcast(signed.raw),

@@ -23,7 +23,7 @@ from app.adapters.evm.calls import EvmRpc, head
 from app.adapters.http_client import HttpClient, ResponseTooLargeError
 from app.adapters.jsonrpc.calls import EndpointError, RpcCall, RpcError
 from app.core.chains import ChainName
-from app.ports.errors import Rejected, Unreachable
+from app.ports.errors import Unreachable
 from tests.support.loopback_http import Asked, RecordingServer, Reply, serve, unused_url
 
 CHAIN_ID = 900001
@@ -203,6 +203,10 @@ def test_a_skipped_endpoint_is_used_when_all_others_fail() -> None:
         assert block_number(rpc) == 7
 
 
+def problems(rpc: EvmRpc) -> list[str | None]:
+    return [endpoint.problem for endpoint in rpc.diagnose(calls.head, lambda _endpoint: ()).endpoints]
+
+
 def test_an_endpoint_of_another_chain_is_never_used() -> None:
     def mainnet(asked: Asked) -> Reply:
         return Reply(node(asked).body.replace(hex(CHAIN_ID).encode(), b"0x1"))  # type: ignore[union-attr]
@@ -210,19 +214,14 @@ def test_an_endpoint_of_another_chain_is_never_used() -> None:
     with two_nodes(mainnet) as (bad, good, rpc):
         assert block_number(rpc) == 7
         assert methods(good) == ["eth_chainId", "eth_blockNumber"]
-        with pytest.raises(Rejected) as wrong:
-            rpc.verify_identity()
-        assert wrong.value.reason == "wrong_chain"
-        assert wrong.value.details == {"endpoint": "1"}
+        assert problems(rpc) == ["wrong_chain", None]
         with pytest.raises(Unreachable):
             block_number(rpc_at(bad.url))
 
 
 def test_the_chain_id_is_verified_by_the_endpoints_that_answer() -> None:
     with serve(node) as good:
-        rpc_at(unused_url(), good.url).verify_identity()
-    with pytest.raises(Unreachable):
-        rpc_at(unused_url()).verify_identity()
+        assert problems(rpc_at(unused_url(), good.url)) == ["it cannot be connected to (Connection refused)", None]
 
 
 def test_a_batch_is_one_request_and_replies_may_come_in_any_order() -> None:

@@ -281,13 +281,12 @@ def test_rebroadcasting_takes_few_requests_and_ignores_single_refusals(ethereum:
         proxied.rebroadcast([b"\x02junk"] + [each.raw for each in signings])
 
         assert len(front.requests) == 2
-    ethereum.mine(1)
 
     def all_landed() -> bool:
+        ethereum.mine(1)  # a busy node puts them in several blocks, and starts none for those that it left over
         fates = chain.outcomes([watch(person, each, key=each.tx_hash) for each in signings]).values()
         return {each.status for each in fates} == {TransactionStatus.SUCCEEDED}
 
-    # A busy node mines them in several blocks.
     wait_until(all_landed, what="every transaction in a block")
 
 

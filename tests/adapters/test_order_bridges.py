@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from app.adapters.bridges.deployments import DEPOSITORY
 from app.adapters.bridges.relay import orders
 from app.adapters.bridges.relay.bridge import OrderBridge
-from app.adapters.bridges.relay.orders import BridgeChainIds, OrderQuote, OrderState, OrderStatus, RequestedTransaction
+from app.adapters.bridges.relay.orders import OrderQuote, OrderState, OrderStatus, RequestedTransaction
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.send import simulation
 from app.adapters.evm.send.transactions import CallTarget
@@ -35,11 +35,11 @@ class Names:
     name: str = "names"
     route: str = "names"
 
-    def quote(self, request: BridgeRequest, chains: BridgeChainIds) -> OrderQuote:
-        raise Rejected("quote_unavailable", details={"request": str(request), "chains": str(chains)})
+    def quote(self, request: BridgeRequest) -> OrderQuote:
+        raise Rejected("quote_unavailable", details={"request": str(request)})
 
-    def order_state(self, terms: Terms, source_hash: str, chains: BridgeChainIds) -> OrderState:
-        assert terms["minimum"], (source_hash, chains)
+    def order_state(self, terms: Terms, source_hash: str) -> OrderState:
+        assert terms["minimum"], source_hash
         return OrderState(OrderStatus.PAID, tx_hash=self.tx_hash)
 
 

@@ -389,7 +389,7 @@ def test_a_draft_is_one_request(node: SolanaNode) -> None:
     sender, to = funded(node), _new_address()
     with proxy(node.url) as between:
         chain = chain_at(between.url)
-        chain.verify_identity()
+        chain.head()
         chain.draft(intent(sender, to, WHOLE_SOL // 10))
         assert len(between.requests) == 2
         between.before = lambda calls: None if len(calls) == 1 else json_reply({}, 400)

@@ -20,7 +20,7 @@ from app.adapters.solana.deployments import DEPLOYMENTS, PUBLIC_GENESIS_HASHES
 from app.core.chains import ETH, SOL, USDC, ChainName
 from app.core.money import TokenAmount
 from app.ports.chain import Chain
-from app.ports.errors import Rejected, Unreachable
+from app.ports.errors import Unreachable
 from solana_node import SolanaNode
 from tests.support.evm import proxy, spoil
 from tests.support.loopback_http import Asked, Reply, serve, unused_url
@@ -108,19 +108,22 @@ def test_head_is_the_newest_confirmed_slot(node: SolanaNode) -> None:
     assert after.hash != before.hash
 
 
+def _problems(chain: SolanaChain) -> list[str | None]:
+    return [endpoint.problem for endpoint in chain.diagnose().endpoints]
+
+
 @pytest.mark.parametrize("network", ["mainnet", "testnet"])
 def test_a_node_of_another_cluster_is_never_used(node: SolanaNode, wallet: str, network: str) -> None:
     chain = SolanaChain(DEPLOYMENTS[network], rpc_urls=[node.url])
-    with pytest.raises(Rejected, match="wrong_chain"):
-        chain.verify_identity()
+    assert _problems(chain) == ["wrong_chain"]
     with capture_logs(), pytest.raises(Unreachable, match="chain_unreachable"):
         chain.balances(wallet)
 
 
 @pytest.mark.parametrize("genesis_hash", sorted(PUBLIC_GENESIS_HASHES))
 def test_the_sandbox_refuses_every_public_cluster(genesis_hash: str) -> None:
-    with serve(lambda asked: _genesis(genesis_hash, asked)) as public, pytest.raises(Rejected, match="wrong_chain"):
-        _chain(public.url).verify_identity()
+    with serve(lambda asked: _genesis(genesis_hash, asked)) as public:
+        assert _problems(_chain(public.url)) == ["wrong_chain"]
 
 
 @pytest.mark.parametrize("network", ["mainnet", "testnet"])
@@ -128,14 +131,13 @@ def test_each_public_network_accepts_its_own_cluster(network: str) -> None:
     deployment = DEPLOYMENTS[network]
     assert deployment.genesis_hash is not None
     with serve(lambda asked: _genesis(str(deployment.genesis_hash), asked)) as public:
-        SolanaChain(deployment, rpc_urls=[public.url]).verify_identity()
+        SolanaChain(deployment, rpc_urls=[public.url]).rpc.endpoints[0].identify()
 
 
 def test_one_endpoint_of_another_cluster_is_detected(node: SolanaNode, wallet: str) -> None:
     with serve(lambda asked: _genesis(min(PUBLIC_GENESIS_HASHES), asked)) as public:
         chain = _chain(public.url, node.url)
-        with pytest.raises(Rejected, match="wrong_chain"):
-            chain.verify_identity()
+        assert _problems(chain) == ["wrong_chain", None]
         with capture_logs() as logs:
             assert _held(chain, wallet) == (0, 0)
         assert all(b"getGenesisHash" in asked.body for asked in public.asked)
@@ -145,8 +147,8 @@ def test_one_endpoint_of_another_cluster_is_detected(node: SolanaNode, wallet: s
 def test_a_missing_genesis_hash_is_not_accepted(node: SolanaNode) -> None:
     with capture_logs():
         with pytest.raises(Unreachable, match="chain_unreachable"):
-            _chain(unused_url()).verify_identity()
-        _chain(unused_url(), node.url).verify_identity()
+            _chain(unused_url()).head()
+        _chain(unused_url(), node.url).head()
 
 
 def test_a_chain_without_endpoints_uses_the_networks_own() -> None:
@@ -180,7 +182,8 @@ def test_a_failing_endpoint_is_replaced_and_used_last_for_a_while(node: SolanaNo
     with serve(lambda asked: _genesis("1" * 32, asked) if b"getGenesisHash" in asked.body else reply) as bad:
         with capture_logs() as logs:
             chain = _chain(bad.url, node.url)
-            chain.verify_identity()
+            for endpoint in chain.rpc.endpoints:
+                endpoint.identify()
             assert [_held(chain, wallet) for _ in range(3)] == [(1_000_000, 0)] * 3
         questions = [asked for asked in bad.asked if b"getMultipleAccounts" in asked.body]
         with capture_logs(), pytest.raises(Unreachable, match="chain_unreachable"):

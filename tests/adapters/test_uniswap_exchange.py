@@ -119,26 +119,6 @@ def test_a_call_with_another_approval_or_malformed_data_is_not_signed(base_node:
             uniswap.assert_encodes(deployment, target, swap)
 
 
-def test_a_node_that_lies_about_the_token_gets_no_signature_for_another_chain(
-    base_node: EvmNode, person: Person
-) -> None:
-    # The domain always has our chain and our contract; the lie only makes the swap impossible.
-    chain = chain_at(base_node)
-    offer = UniswapExchange(chain).quote(swap_request(person))
-    draft = UniswapExchange(chain).draft(offer, minimum_units=1, signer=person)
-    terms = {**draft.terms, "permit_name": "Other"}
-    signed = UniswapExchange(chain).sign(
-        replace(draft, terms=terms), person, sequence=draft.sequence, concurrent=ConcurrentOutflows()
-    )
-    assert (
-        signed.raw
-        != UniswapExchange(chain).sign(draft, person, sequence=draft.sequence, concurrent=ConcurrentOutflows()).raw
-    )
-    chain.broadcast(signed.raw)
-    await_mined(base_node, signed.tx_hash)
-    assert chain.balances(person.address).of(USDC).units == 100_000_000
-
-
 def _submit_permit(node: EvmNode, owner: str, swap: SignedTransaction) -> None:
     """Submit the permit of a pending swap to the token from another account."""
     call = bytes.fromhex(str(swap.terms["call_data"]).removeprefix("0x"))

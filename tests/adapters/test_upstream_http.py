@@ -15,7 +15,7 @@ from app.core.ip_ranges import is_public
 from app.ports.errors import OutcomeUnknown, Rejected, Unreachable
 from app.ports.upstream import UpstreamRequest, UpstreamResponse
 from tests.support.loopback_http import unused_url
-from tests.support.upstreams import Exchange, misbehaving_upstream
+from tests.support.upstreams import Exchange, close_idle, misbehaving_upstream
 
 PRIVATE = [
     "0.0.0.0", "10.1.2.3", "100.64.0.1", "127.0.0.1", "127.255.255.254", "168.63.129.16", "169.254.169.254",  # noqa: S104 - compared, not bound
@@ -40,7 +40,7 @@ TRICKS = [
 def upstream() -> Iterator[HttpUpstream]:
     made = HttpUpstream(connect_seconds=Decimal(2), read_seconds=Decimal("0.3"))
     yield made
-    made.close()
+    close_idle(made)
 
 
 def get(origin: str, target: str = "/", *, method: str = "GET", body: bytes = b"") -> UpstreamRequest:
@@ -66,7 +66,7 @@ def test_supplied_addresses_never_reach_private_networks(origin: str) -> None:
     public = PublicUpstream(connect_seconds=Decimal(1), read_seconds=Decimal(1))
     with pytest.raises((Rejected, Unreachable)):
         public.send(get(origin))
-    public.close()
+    close_idle(public)
 
 
 def test_a_name_is_not_resolved_again_after_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,5 +250,5 @@ def test_concurrency_is_not_bounded_by_the_pool(upstream: HttpUpstream) -> None:
         for call in calls:
             call.join()
         assert answers == [b"ok"] * 150
-    patient.close()
-    upstream.close()
+    close_idle(patient)
+    close_idle(upstream)

@@ -31,6 +31,7 @@ from tests.support.operators import operator
 from tests.support.owners import person
 from workers import purchases
 
+UNKNOWN_ID = "00000000-0000-4000-8000-000000000000"
 MOVE = {"amount": "0.001", "currency": "ETH", "chain": "base", "to": RECIPIENT}
 BRIDGE = {"source_chain": "base", "destination_chain": "ethereum", "token": "USDC", "amount": "1"}
 ORDER = {
@@ -131,7 +132,9 @@ TABLE: dict[str, Access] = {
             "GET /device", "GET /device/claim", "GET /v1/health", "GET /v1/health/live", "GET /v1/providers",
             "GET /.well-known/oauth-protected-resource", "GET /.well-known/oauth-protected-resource/mcp",
             "GET /discovery/resources", "GET /.well-known/x402", "GET /.well-known/mcp/server-card.json",
-            "GET /mcp/server-card", "GET /server.json",
+            "GET /mcp/server-card", "GET /server.json", "GET /.well-known/jwks.json", "GET /.well-known/did.json",
+            "GET /.well-known/http-message-signatures-directory",
+            "GET /receipts", "POST /receipts",
         ),
         access(200, tuple(ClientKind)),
     ),
@@ -169,6 +172,10 @@ TABLE: dict[str, Access] = {
     "GET /owner/sign-in": access(200, tuple(ClientKind), cookie=303),
     "POST /owner/sign-out": FORM,
     "POST /owner/sign-in/passkey": access(403, tuple(ClientKind)),
+    "GET /owner/recover": access(200, tuple(ClientKind)),
+    # Not a code, and a form without its token.
+    "POST /owner/recover": access(403, tuple(ClientKind)),
+    "POST /owner/recover/use": access(400, tuple(ClientKind)),
     # Without a key, agents can register.
     "POST /mcp": access(400, tuple(ClientKind), unknown=401, revoked=401, owner_key=401),
     # The owner has claimed its agent.
@@ -177,6 +184,7 @@ TABLE: dict[str, Access] = {
     "POST /v1/x402/validate": access(400, _AGENTS),
     f"POST {WALLET}": access(201, _AGENTS),
     **dict.fromkeys(("GET /v1/approvals", "GET /v1/events", "GET /v1/webhooks", "GET /v1/keys"), access(200, _AGENTS)),
+    "GET /v1/receipts/<string:record_id>": access(200, _OWN, other=404),
     **dict.fromkeys((f"GET {APPROVAL}", f"POST {APPROVAL}/cancel"), access(200, _OWN, other=404)),
     **{
         f"{method} {prefix}{path}": authorized(at, body)
@@ -252,7 +260,7 @@ TABLE: dict[str, Access] = {
                 for method, page in (
                     ("GET", ""), ("POST", "/freeze"), ("POST", "/unfreeze"), ("POST", "/lock"), ("POST", "/unlock"),
                     ("GET", "/keys"), ("POST", "/keys/replace-owner-key"), ("POST", "/keys/rotate"),
-                    ("POST", "/keys/show"), ("POST", "/keys/revoke"),
+                    ("POST", "/keys/show"), ("POST", "/keys/revoke"), ("POST", "/keys/codes"), ("POST", "/keys/cancel"),
                     ("GET", _HELD), ("GET", f"{_HELD}/limits"), ("POST", f"{_HELD}/limits"),
                     ("GET", "/addresses"), ("POST", "/addresses"), ("POST", "/addresses/remove"),
                     ("GET", "/activity"), ("GET", "/approvals"), ("POST", "/approvals/payees"),
@@ -307,6 +315,7 @@ TABLE: dict[str, Access] = {
             ("PUT", "/agents/<string:agent_id>/controls", 400), ("POST", "/agents/<string:agent_id>/credits", 400),
             ("POST", "/agents/<string:agent_id>/freeze", 200), ("POST", "/agents/<string:agent_id>/unfreeze", 200),
             ("POST", "/agents/<string:agent_id>/rotate-key", 200),
+            ("POST", "/agents/<string:agent_id>/owner-recovery", 200),
             ("GET", "/approvals", 200), ("GET", "/audit", 200), ("GET", "/events", 200),
             ("GET", "/webhooks", 200), ("POST", "/webhooks", 400), ("PUT", "/controls", 400), ("GET", "/keys", 200),
             ("GET", "/agents/<string:agent_id>/transactions", 200), ("GET", "/usage", 200), ("GET", "/services", 200),
@@ -318,7 +327,9 @@ TABLE: dict[str, Access] = {
             ("DELETE", "/agents/<string:agent_id>/keys/<string:key_id>", 200),
             ("POST", "/services/<string:service_id>/pause", 200), ("POST", "/services/<string:service_id>/resume", 200),
             ("POST", "/services/<string:service_id>/refunds", 400), ("GET", "/payouts", 200),
-            ("GET", "/doctor", 200),
+            ("GET", "/doctor", 200), ("GET", "/audit/verification", 200), ("GET", "/stuck-movements", 200),
+            ("GET", "/purchases", 200),
+            ("GET", "/purchases/<string:purchase_id>", 200),
             ("DELETE", "/keys/<string:key_id>", 200), ("GET", "/master-keys", 200), ("POST", "/master-keys", 201),
             ("DELETE", "/master-keys/<string:key_id>", 200),
         )
@@ -478,13 +489,17 @@ class _Scene:
                 wallet = {"wallet_id": owner.wallet_id}
                 path = f"/v1/catalog/{values['service_id']}/subscribe"
                 assert owner.post(path, wallet).status_code == 201
-        if "transaction_id" in names:
+        if {"transaction_id", "record_id"} & set(names):
             failed = owner.move("0.001", "ETH").get_json()
-            values["transaction_id"] = failed["details"]["transaction_id"]
+            values["transaction_id"] = values["record_id"] = failed["details"]["transaction_id"]
         if "session_id" in names:
             body = {"max_usd": 1, "expires_at": clock.isoformat(clock.now() + timedelta(hours=1))}
             values["session_id"] = owner.post(f"{owner.wallet_url}/sessions", body).get_json()["id"]
-        values |= self._new_objects(rule, names, owner) | {"tag": "wallets", "operation": "transfer"}
+        values |= self._new_objects(rule, names, owner) | {
+            "tag": "wallets",
+            "operation": "transfer",
+            "request_id": UNKNOWN_ID,
+        }
         if "domain" in names:
             values["domain"] = "shop.example"
             pinned = {"wallet_id": owner.wallet_id, "host": "shop.example", "chain": "base", "address": "0x"}

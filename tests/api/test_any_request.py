@@ -119,17 +119,18 @@ class Scene:
 
     def existing(self, path: str, method: str) -> dict[str, str]:
         """Return ids of existing objects for a path; new ones for a request that deletes them."""
-        deletes, client = method.upper() == "DELETE", self.agent.client
+        deletes = method.upper() == "DELETE"
         makers: dict[str, Callable[[], str]] = {
             "wallet_id": lambda: self._made(self.agent.post("/v1/wallets", {})) if deletes else self.agent.wallet_id,
             "service_id": self._service,
-            "agent_id": lambda: self.agent.id if "/keys" in path else register(client).id,
+            "agent_id": lambda: self._agent(path),
             "key_id": self._new_master_key if "master-keys" in path else lambda: self._key(path, deletes=deletes),
             "budget_id": self._budget,
             "provider": lambda: "brave",
             "path": lambda: "web/search",
             "model_id": lambda: "openai/gpt-5",
             "transaction_id": lambda: str(self.agent.history()[0]["id"]),
+            "record_id": lambda: str(self.agent.history()[0]["id"]),
             "purchase_id": self._purchase if "cancel" in path else lambda: self.bought["id"],
             "domain": self._payee,
             "session_id": self._session,
@@ -138,6 +139,15 @@ class Scene:
             "evidence_id": lambda: self.bought["evidence"][0]["url"].rpartition("/")[2].partition(".")[0],
         }
         return {name: make() for name, make in makers.items() if f"{{{name}}}" in path}
+
+    def _agent(self, path: str) -> str:
+        if "/keys" in path:
+            return self.agent.id
+        client = self.agent.client
+        made = client.post("/v1/agents/register", json={}).get_json()
+        if path.endswith("/owner-recovery"):
+            assert client.post("/v1/device/claim", json={"code": made["claimCode"]}).status_code == 200
+        return str(made["agentId"])
 
     def _budget(self) -> str:
         return self._made(self.ops.post("/budgets", {"name": "team"}))

@@ -78,8 +78,7 @@ NO_POWER = {
         "created_at": "shown only",
     },
     "key_limits": {
-        "name": "shown only", "tags": "shown only", "used_nanos": "counted by the database, found by the audit",
-        "window_start": "with what is counted", "announced_percent": "events only", "created_at": "orders lists",
+        "name": "shown only", "tags": "shown only", "created_at": "orders lists",
     },
     "master_keys": {"name": "shown only", "sealed": "AES-GCM, bound to its row", "created_at": "orders lists"},
     "oauth_grants": {"used_at": "shown only", "created_at": "shown only"},
@@ -103,8 +102,7 @@ NO_POWER = {
         "seen_at_block": "when", "sent_at": "when",
     },
     "budgets": {
-        "name": "shown only", "used_nanos": "the audit adds up what budgets count", "window_start": "counts, too",
-        "announced_percent": "announced once", "created_at": "orders lists",
+        "name": "shown only", "created_at": "orders lists",
     },
     "spending_accounts": {"lock_version": "a lock"},
     "spending_controls": {"updated_at": "shown only"},

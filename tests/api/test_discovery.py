@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import jsonschema
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
@@ -114,19 +115,37 @@ def test_a_fixed_price_in_the_list_is_that_of_the_terms(visitor: FlaskClient) ->
     item = next(each for each in items if each["resource"].endswith("/v1/gateway/brave/web/search"))
     answer = visitor.get("/v1/gateway/brave/web/search?q=agents")
     found = decoded(answer.headers["PAYMENT-REQUIRED"])
+    # Terms are signed for one response.
+    assert found["extensions"].pop("offer-receipt")
     assert (item["accepts"], item["extensions"]) == (found["accepts"], found["extensions"])
     assert item["accepts"]
 
 
 def test_filters_that_nothing_fits_find_nothing(visitor: FlaskClient) -> None:
     [one] = _services(visitor)[0]["accepts"]
-    for query in ({"type": "mcp"}, {"network": "eip155:1234567"}, {"scheme": "upto"}, {"payTo": "0x1"}):
+    filters = {
+        "type": "mcp",
+        "network": "eip155:1234567",
+        "scheme": "upto",
+        "payTo": "0x1",
+        "extensions": "offer-receipt",
+    }
+    for query in ({name: value} for name, value in filters.items()):
         assert _listed(visitor, **query) == {
             "x402Version": 2,
             "items": [],
             "pagination": {"limit": 20, "offset": 0, "total": 0, "has_more": False},
         }
     assert _listed(visitor, type="http", network=one["network"], scheme="exact", payTo=one["payTo"])["items"]
+
+
+def test_those_with_an_extension_are_told_from_those_without(visitor: FlaskClient) -> None:
+    everything = _listed(visitor)["pagination"]["total"]
+    found = [_listed(visitor, extensions="bazaar", limit=7, offset=offset) for offset in range(0, everything, 7)]
+    assert {each["pagination"]["total"] for each in found} == {everything - 1}
+    items = [item for each in found for item in each["items"]]
+    assert len({(item["resource"], str(item["extensions"]["bazaar"])) for item in items}) == everything - 1
+    assert not _services(visitor)[0]["extensions"]
 
 
 def test_nothing_is_listed_while_no_payment_can_be_settled(build_app: BuildApp, sqlite_url: str) -> None:
@@ -160,6 +179,50 @@ def test_the_terms_describe_the_request_as_the_published_package_reads_it(
     assert found.errors == []
     assert found.info is not None
     assert found.info.input.model_dump()["method"] == method
+
+
+# What the published schemas demand of a description with these members, which are all that they have in common.
+_SHORT = {"type": "string", "minLength": 1, "maxLength": 100}
+_REMOTE = {
+    "type": {"const": "streamable-http"}, "url": {"type": "string", "pattern": r"^https?://[^\s]+$"},
+}  # fmt: skip
+_VERSIONS = {"supportedProtocolVersions": {"type": "array", "items": {"type": "string"}, "minItems": 1}}
+
+
+def _schema(name: str, remote: dict[str, Any]) -> dict[str, Any]:
+    members = {
+        "$schema": {"const": f"https://static.modelcontextprotocol.io/schemas/{name}.schema.json"},
+        "name": {"type": "string", "pattern": r"^[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+$", "minLength": 3, "maxLength": 200},
+        "title": _SHORT, "description": _SHORT, "version": {"type": "string", "pattern": r"^[0-9]+\.[0-9]+\.[0-9]+"},
+        "websiteUrl": {"type": "string", "pattern": r"^https?://[^\s]+$"},
+        "remotes": {"type": "array", "minItems": 1, "items": _closed(remote)},
+    }  # fmt: skip
+    return _closed(members)
+
+
+def _closed(members: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": members, "required": [*members], "additionalProperties": False}
+
+
+@pytest.mark.parametrize("url", ["https://purser.example.com", "http://127.0.0.1:8000", "https://a-b.example.com:8443"])
+def test_the_descriptions_of_the_server_are_valid_by_the_published_schemas(
+    build_app: BuildApp, sqlite_url: str, url: str
+) -> None:
+    client = build_app(sqlite_url, settings={"base_url": url}).test_client()
+    card, entry = (client.get(path).get_json() for path in ("/mcp/server-card", "/server.json"))
+    jsonschema.validate(card, _schema("v1/server-card", _REMOTE | _VERSIONS))
+    jsonschema.validate(entry, _schema("2025-12-11/server", _REMOTE))
+
+
+def test_the_manifest_of_x402_is_what_its_readers_expect(stage: Market, visitor: FlaskClient) -> None:
+    manifest = visitor.get("/.well-known/x402").get_json()
+    assert {name: type(value) for name, value in manifest.items()} == {
+        "version": int, "resources": list, "instructions": str
+    }  # fmt: skip
+    assert manifest["version"] == 1
+    listed = [each["resource"] for offset in (0, 100) for each in _listed(visitor, limit=100, offset=offset)["items"]]
+    assert manifest["resources"] == listed
+    assert stage.service["x402_url"] in listed
 
 
 def test_the_server_describes_itself_to_clients_and_to_the_registry_of_mcp(client: FlaskClient) -> None:

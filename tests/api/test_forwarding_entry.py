@@ -19,7 +19,7 @@ from tests.support.upstreams import Exchange, chat_answer, chat_chunks
 _JSON = "application/json"
 _CLAUDE = {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]}
 _BLOCK = {"jsonrpc": "2.0", "id": 1, "method": "eth_blockNumber", "params": []}
-_RANDOM = {"X-Request-Id", "X-Gateway-Request-Id", "Date"}
+_RANDOM = {"X-Request-Id", "X-Gateway-Request-Id", "X-Receipt", "Date"}
 
 
 def chat(**more: Any) -> dict[str, Any]:

@@ -340,6 +340,33 @@ def test_a_request_with_a_lost_faucet_job_takes_no_deposit_of_a_later_one(
         assert status(agent, *requests) == ["confirmed", "confirmed"]
 
 
+class HalfAway:
+    """A faucet that cannot pay on Ethereum at the moment."""
+
+    def __init__(self) -> None:
+        self.paid: list[str] = []
+
+    def pay(self, request_id: str, *, chain: ChainName, **_payment: Any) -> None:
+        if chain is ChainName.ETHEREUM:
+            raise Unreachable("no_answer")
+        self.paid.append(request_id)
+
+
+def test_a_chain_that_the_faucet_cannot_pay_on_delays_no_request_on_another(
+    build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain]
+) -> None:
+    faucet = HalfAway()
+    app = build_app(sqlite_url, chains=chains, queue=RecordingQueue(), faucet=faucet)
+    with app.app_context():
+        agent = register(app.test_client())
+        ask(agent, "1", "ETH", chain="ethereum")
+        other_token, wanted = ask(agent, "1", "ETH"), ask(agent, "1", "USDC")
+        deposit_jobs.pay_from_faucet(wanted["funding_request_id"])
+        assert faucet.paid == [wanted["funding_request_id"]]
+        deposit_jobs.pay_from_faucet(other_token["funding_request_id"])
+        assert faucet.paid == [wanted["funding_request_id"], other_token["funding_request_id"]]
+
+
 def test_a_refused_request_does_not_call_the_faucet(
     build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain]
 ) -> None:

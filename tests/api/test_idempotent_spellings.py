@@ -7,18 +7,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import update
 from werkzeug.test import TestResponse
 
 from app.core import clock
-from app.core.identifiers import keyed_digests
-from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.idempotency.service import IdempotencyKey, derived_key
-from app.state import app_state
+from app.db.unit_of_work import unit_of_work
+from app.idempotency.service import IdempotencyKey
 from tests.support.agents import Agent
 from tests.support.chains import RECIPIENT
 from tests.support.mcp import call
-from tests.support.rows import permit_until
 
 pytestmark = pytest.mark.chain
 _ORDER = {"chain": "base", "to": RECIPIENT, "amount": "1.5", "currency": "USDC"}
@@ -41,10 +38,6 @@ def filled(text: str, agent: Agent) -> str:
 def transfers(agent: Agent) -> int:
     found: int = agent.get(f"{agent.wallet_url}/transactions", type="transfer").get_json()["pagination"]["total"]
     return found
-
-
-def digest_of(content: bytes) -> str:
-    return keyed_digests("idempotency", content, app_state().settings.secret_key_list())[0].hex()
 
 
 def test_a_retry_that_is_written_anew_gets_the_first_answer_and_moves_nothing(agent: Agent) -> None:
@@ -123,39 +116,6 @@ def test_every_route_with_keys_compares_what_is_asked_for(
     if other is not None:
         conflict = post_text(agent, path, filled(other, agent))
         assert (conflict.status_code, conflict.get_json()["code"]) == (409, "IDEMPOTENCY_CONFLICT")
-
-
-def test_a_key_of_the_previous_version_is_recognized_by_its_bytes(agent: Agent) -> None:
-    path, text = f"{agent.wallet_url}/transfer", json.dumps(_ORDER, indent=1)
-    first = post_text(agent, path, text)
-    with unit_of_work() as session:
-        assert session.execute(select(IdempotencyKey.body_hmac)).scalar() == digest_of(text.encode())
-        session.execute(update(IdempotencyKey).values(request_hmac=None))
-    permit_until(clock.now() + timedelta(hours=1))
-    again = post_text(agent, path, text)
-    assert (again.status_code, again.get_json()) == (200, first.get_json())
-    # Bytes are all that it stored: another spelling may be another request.
-    assert post_text(agent, path, json.dumps(_ORDER)).status_code == 409
-    assert transfers(agent) == 1
-
-
-def test_neither_version_repeats_a_payment_that_the_other_made_without_a_key(agent: Agent) -> None:
-    """During an upgrade, a retry may reach a process of the other version; both derive their own key."""
-    order = {**_ORDER, "wallet_id": agent.wallet_id}
-    arguments = json.dumps(_ORDER, sort_keys=True).encode()
-    first = call(agent.client, "transfer", agent.key, **order)["structuredContent"]
-    with read_only_unit() as session:
-        rows = session.execute(select(IdempotencyKey.key, IdempotencyKey.body_hmac, IdempotencyKey.subject_id)).all()
-    # What the previous version looks for, and compares.
-    assert (derived_key(arguments), digest_of(arguments), first["transaction_id"]) in rows
-    # What it leaves: its own key only.
-    with unit_of_work() as session:
-        session.execute(update(IdempotencyKey).where(IdempotencyKey.key != derived_key(arguments)).values(key="none"))
-        session.execute(update(IdempotencyKey).values(request_hmac=None))
-    permit_until(clock.now() + timedelta(hours=1))
-    again = call(agent.client, "transfer", agent.key, **order)["structuredContent"]
-    assert again["transaction_id"] == first["transaction_id"]
-    assert transfers(agent) == 1
 
 
 def test_the_conflict_of_a_running_request_says_when_it_can_be_decided(agent: Agent) -> None:

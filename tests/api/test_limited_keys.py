@@ -12,12 +12,12 @@ import time_machine
 from flask import Flask
 from sqlalchemy import select, update
 
-from app.agents import keys as agent_keys
 from app.core import clock, identifiers
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.identity import key_limits
+from app.identity import budget_counters
 from app.identity.models import ApiKey, KeyLimit
 from app.identity.principal import KeyLimits
+from app.platform.shared_budgets import service as shared_budgets
 from app.usage import service as usage
 from app.usage.budget_counts import UsageCall
 from app.usage.service import MeteredUsage
@@ -112,7 +112,7 @@ def test_a_budget_begins_anew_with_its_period_and_not_earlier(stage: Stage, peri
 
 def test_what_is_returned_after_the_window_ended_does_not_widen_the_next_one(stage: Stage) -> None:
     key_id, _ = issue(stage, limit_usd=1, window="day")
-    call, estimate = UsageCall(key_id, "openai", "gpt-5", is_limited=True), MeteredUsage(1000)
+    call, estimate = UsageCall(key_id, "openai", "gpt-5", has_budgets=True), MeteredUsage(1000)
     with time_machine.travel(WEDNESDAY.replace(hour=23, minute=59), tick=False) as travel:
         held, later = identifiers.new_id(), identifiers.new_id()
         options = {"nanos": USD // 2, "estimate": estimate, "lease": timedelta(minutes=9)}
@@ -133,7 +133,7 @@ def test_a_cost_beyond_the_hold_is_charged_up_to_the_budget_only(stage: Stage) -
     estimate = MeteredUsage(3 * USD)
     for ends_by_lease in (False, True):
         key_id, _ = issue(stage, limit_usd=1)
-        hold_id, call = identifiers.new_id(), UsageCall(key_id, "openai", "gpt-5", is_limited=True)
+        hold_id, call = identifiers.new_id(), UsageCall(key_id, "openai", "gpt-5", has_budgets=True)
         with unit_of_work() as session:
             usage.begin(
                 session, stage.agent.id, call, hold_id=hold_id, nanos=USD // 4, estimate=estimate,
@@ -279,19 +279,19 @@ def test_thresholds_are_announced_once_for_each_window(stage: Stage) -> None:
     issue(stage, limit_usd=5)
     stage.chat(headers=headers, max_tokens=500)
     for _ in range(2):
-        agent_keys.announce_budgets()
+        shared_budgets.announce()
         with time_machine.travel(clock.now() + timedelta(minutes=5)):
-            agent_keys.announce_budgets()
+            shared_budgets.announce()
     stage.chat(headers=headers, max_tokens=500)
     with time_machine.travel(clock.now() + timedelta(minutes=10)):
-        agent_keys.announce_budgets()
+        shared_budgets.announce()
     events = stage.agent.get("/v1/events", types="budget.threshold_reached").get_json()["events"]
     assert [(each["object_id"], each["data"]["percent"]) for each in events] == [(key_id, 50), (key_id, 100)]
     assert events[0]["data"]["spent_usd"] == "0.00625"
 
 
 def test_the_start_of_each_period() -> None:
-    starts = {period: key_limits.start_of(period, WEDNESDAY) for period in ("day", "week", "month", "total")}
+    starts = {period: budget_counters.start_of(period, WEDNESDAY) for period in ("day", "week", "month", "total")}
     assert starts == {
         "day": datetime(2030, 1, 30, tzinfo=UTC), "week": datetime(2030, 1, 28, tzinfo=UTC),
         "month": datetime(2030, 1, 1, tzinfo=UTC), "total": None,
@@ -380,7 +380,7 @@ def test_the_largest_budget_stops_no_event(stage: Stage) -> None:
     issue(stage, limit_usd=10**9)
     _, headers = issue(stage, limit_usd=0.0125)
     stage.chat(headers=headers, max_tokens=500)
-    agent_keys.announce_budgets()
+    shared_budgets.announce()
     assert len(stage.agent.get("/v1/events", types="budget.threshold_reached").get_json()["events"]) == 1
 
 
@@ -403,7 +403,7 @@ def test_a_version_that_knows_no_limits_does_not_find_the_key(stage: Stage) -> N
 
 def test_a_cost_beyond_a_hold_of_yesterday_counts_today(stage: Stage) -> None:
     key_id, _ = issue(stage, limit_usd=1, window="day")
-    call, estimate = UsageCall(key_id, "openai", "gpt-5", is_limited=True), MeteredUsage(1)
+    call, estimate = UsageCall(key_id, "openai", "gpt-5", has_budgets=True), MeteredUsage(1)
     with time_machine.travel(WEDNESDAY.replace(hour=23, minute=59), tick=False) as travel:
         ids, charged = [identifiers.new_id() for _ in range(4)], 0
         options = {"nanos": USD // 4, "estimate": estimate, "lease": timedelta(minutes=9)}
@@ -422,7 +422,7 @@ def test_a_hold_of_a_host_with_an_earlier_clock_returns_its_rest(stage: Stage) -
     with time_machine.travel(WEDNESDAY, tick=False) as travel:
         key_id, _ = issue(stage, limit_usd=1)
         travel.shift(-0.5)
-        call, hold_id = UsageCall(key_id, "openai", "gpt-5", is_limited=True), identifiers.new_id()
+        call, hold_id = UsageCall(key_id, "openai", "gpt-5", has_budgets=True), identifiers.new_id()
         with unit_of_work() as session:
             usage.begin(
                 session, stage.agent.id, call, hold_id=hold_id, nanos=USD, estimate=MeteredUsage(1),
@@ -466,10 +466,10 @@ def test_a_revoked_key_and_a_new_day_are_not_announced(stage: Stage) -> None:
         stage.agent.delete(f"/v1/keys/{gone}")
         key_id, headers = issue(stage, limit_usd=0.0125, window="day")
         stage.chat(headers=headers, max_tokens=500)
-        agent_keys.announce_budgets()
+        shared_budgets.announce()
         travel.shift(timedelta(days=1))
         stage.agent.client.patch(f"/v1/keys/{key_id}", json={"limit_usd": 0.01}, headers=stage.agent.headers())
-        agent_keys.announce_budgets()
+        shared_budgets.announce()
         events = stage.agent.get("/v1/events", types="budget.threshold_reached").get_json()["events"]
         assert [(each["object_id"], each["data"]["percent"]) for each in events] == [(key_id, 50)]
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import fields, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -372,7 +373,14 @@ def test_pending_transactions_are_reported_by_age(chain_app: Flask) -> None:
     client = chain_app.test_client()
     agent = register(client)
     wallet = agent.get("/v1/wallets").get_json()["wallets"][0]["id"]
-    asked = agent.post(f"/v1/wallets/{wallet}/fund", {"chain": "base", "amount": "1", "currency": "USDC"})
-    assert asked.status_code < 300
-    labels = (("chain", "base"), ("older_than", "0"), ("type", "funding"))
-    assert read(client)[("purser_pending_transactions", labels)] == 1
+    wanted = {"chain": "base", "amount": "1", "currency": "USDC"}
+    assert agent.post(f"/v1/wallets/{wallet}/fund", wanted).status_code == 200
+    with time_machine.travel(clock.now() + timedelta(seconds=700), tick=True):
+        assert agent.post(f"/v1/wallets/{wallet}/fund", wanted).status_code == 200
+        found = read(client)
+    counted = {
+        age: value(found, "pending_transactions", type="funding", chain="base", older_than=age)
+        for age in ("0", "60", "600", "3600")
+    }
+    # An alert that names the age finds how many are as old.
+    assert counted == {"0": 2, "60": 1, "600": 1, "3600": 0}

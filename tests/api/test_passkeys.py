@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import time_machine
 from flask import Flask
-from sqlalchemy import update
+from sqlalchemy import delete, update
 from webauthn.helpers import bytes_to_base64url
 from werkzeug.test import TestResponse
 
+from app.agents.claims import OwnerCode
 from app.core import clock
 from app.db.unit_of_work import unit_of_work
 from app.owner.passkeys import challenges
@@ -340,3 +341,14 @@ def test_used_challenges_are_deleted_after_they_expired() -> None:
         assert session.query(UsedPasskeyChallenge).count() == 1
         passkeys.prune(session, later)
         assert session.query(UsedPasskeyChallenge).count() == 0
+
+
+def test_the_last_passkey_stays_while_there_is_no_recovery_code(ada: OwnerWithDevice) -> None:
+    path, second = f"{ada.page}/passkeys", SoftwareAuthenticator(ORIGIN, "purser.test")
+    with unit_of_work() as session:
+        session.execute(delete(OwnerCode))
+    assert second.add_to(ada.browser, ada.page, name="Laptop").status_code == 303
+    assert ada.browser.send(ada.browser.get(path), f"{path}/remove").status_code == 303
+    refused = ada.browser.send(ada.browser.get(path), f"{path}/remove")
+    assert (refused.status_code, "Make recovery codes first" in refused.text) == (409, True)
+    assert "You have one passkey." in ada.browser.get(path).text

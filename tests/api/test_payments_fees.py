@@ -60,7 +60,8 @@ def raise_l1_fee(made: Shop, node: EvmNode, wei: int) -> None:
 
 
 def networks(answer: TestResponse) -> list[str]:
-    return [each["network"] for each in decoded(answer.headers["PAYMENT-REQUIRED"])["accepts"]]
+    accepts = decoded(answer.headers["PAYMENT-REQUIRED"])["accepts"]
+    return list(dict.fromkeys(each["network"] for each in accepts))
 
 
 def refusal(answer: TestResponse) -> tuple[int, str, str]:

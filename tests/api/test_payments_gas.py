@@ -142,7 +142,7 @@ def test_an_outcome_that_another_process_recorded_first_settles_no_risk(scene: S
     burn(scene, own_base_node, payer)
     [payment] = scene.shop.payments()
     with unit_of_work() as session:
-        claimed_payments.mark_landed(session, payment.id, tx_hash="0x" + "11" * 32)
+        claimed_payments.mark_landed(session, payment, tx_hash="0x" + "11" * 32)
     end(scene, own_base_node)
     with scene.shop.app.app_context():
         view = history.current_view(str(payment.transaction_id))

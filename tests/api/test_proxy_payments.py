@@ -31,6 +31,7 @@ from tests.support.evm import sent as pay
 from tests.support.faults import FaultyChain
 from tests.support.market import PRICE_NANOS, Market, market, sell
 from tests.support.mcp import call as call_tool
+from tests.support.mpp import answered
 from tests.support.payment_scenes import Scene
 from tests.support.payments import EvmPayer, Shop, by_hash, decoded, offered, person_with
 from tests.support.sellers import served
@@ -85,6 +86,16 @@ def assert_paid_calls(stage: Market, calls: int, *, price_usd: float = 0.25) -> 
     assert stage.spent_nanos() == 0
     with read_only_unit() as session:
         assert statistics.find_wrong_sums(session) == []
+
+
+def test_a_call_is_paid_by_mpp(stage: Market, payer: EvmPayer) -> None:
+    body = {"method": "POST", "data": b"{}"}
+    headers = answered(payer, ask(stage, **body))
+    other = ask(stage, headers, method="POST", data=b"{ }")
+    assert (other.status_code, other.get_json()["details"]["reason"]) == (402, "challenge_not_issued")
+    answer = ask(stage, headers, **body)
+    assert (answer.status_code, "Payment-Receipt" in answer.headers) == (200, True)
+    assert_paid_calls(stage, 1)
 
 
 def test_a_call_without_a_key_is_answered_with_the_terms_and_served_once_for_a_payment(
@@ -250,7 +261,7 @@ def test_a_call_that_ended_is_counted_once_however_often_its_end_is_recorded(sta
     assert ask(stage, payer.pays(ask(stage))).status_code == 200
     with read_only_unit() as session:
         [payment] = session.scalars(select(Payment)).all()
-    grant = PaymentGrant(payment.id, PRICE_NANOS, {})
+    grant = PaymentGrant(payment.id, PRICE_NANOS, {}, {})
     meter = ServiceCall(services.callable_service(stage.id), grant, model="/x")
     meter.on_response_head(Answered())
     meter.end(RelayOutcome.COMPLETE)

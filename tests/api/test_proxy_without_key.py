@@ -16,6 +16,7 @@ PAYMENTS = (
     {"X-Payment": HASH, "X-Payment-Chain": "base"},
     {"X-Payment": SIGNED},
     {"PAYMENT-SIGNATURE": SIGNED},
+    {"Authorization": f"Payment {SIGNED}"},
     {},
 )
 
@@ -67,7 +68,7 @@ def test_a_valid_key_in_another_place_is_never_answered_with_an_offer_to_pay(sta
         {"X-Goog-Api-Key": key},
     ):
         for payment in PAYMENTS:
-            answer = client.get(f"/v1/x402/services/{stage.id}/x", headers={**headers, **payment})
+            answer = client.get(f"/v1/x402/services/{stage.id}/x", headers={**payment, **headers})
             assert (answer.status_code, answer.get_json()["code"]) == (401, "UNAUTHORIZED")
             assert "X-API-Key" in answer.get_json()["error"]
     assert stage.upstream.asked == []

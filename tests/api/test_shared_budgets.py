@@ -21,8 +21,8 @@ from app.core.money import NANOS_PER_USD
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import BudgetLimitExceeded, PriceUnavailable
 from app.events.models import Event
-from app.identity import budgets as shared
-from app.identity.models import Budget, BudgetMember, BudgetReturn
+from app.identity import budget_counters, budgets
+from app.identity.models import Budget, BudgetCounter, BudgetMember, BudgetReturn
 from app.platform.shared_budgets import service as platform_budgets
 from app.spending import holds as payments
 from app.spending.policy import ApprovedPayment, SpendingRequest
@@ -166,7 +166,7 @@ def test_a_window_begins_anew_and_what_was_held_before_does_not_widen_it(stage: 
         clock.shift(timedelta(seconds=4))
         assert used(ops, budget_id) == 0
         with unit_of_work() as session:
-            shared.give_back(session, [budget_id], 10**9, held_at=evening)
+            budget_counters.give_back(session, [budget_id], 10**9, held_at=evening)
         assert stage.chat(max_tokens=500).status_code == 200
         assert used(ops, budget_id) == CHAT_USD
         body = ops.get(f"/budgets/{budget_id}").get_json()
@@ -261,7 +261,7 @@ def test_operators_hear_of_each_threshold_once(stage: Stage, ops: Operator) -> N
     for _ in range(2):
         with unit_of_work() as session:
             session.execute(delete(Event).where(Event.object_id != budget_id))
-            reached = shared.mark_announced(session, budget_id)
+            reached = budgets.mark_announced(session, budget_id)
             if reached is not None:
                 platform_budgets._announce(session, *reached)
     events = ops.get("/events?types=budget.threshold_reached").get_json()["events"]
@@ -304,7 +304,8 @@ def test_nothing_is_left_of_a_deleted_budget(stage: Stage, ops: Operator) -> Non
     assert stage.chat().status_code == 200
     assert ops.ask("DELETE", f"/budgets/{budget_id}").status_code == 200
     with read_only_unit() as session:
-        assert [session.query(each).count() for each in (Budget, BudgetMember, BudgetReturn)] == [0, 0, 0]
+        for model in (Budget, BudgetCounter, BudgetMember, BudgetReturn):
+            assert session.query(model).count() == 0
 
 
 @pytest.fixture
@@ -377,7 +378,7 @@ def test_an_approved_payment_is_counted_once(client_of_each: FlaskClient) -> Non
     budget_id = budget(ops, limit_usd=20, members={"wallets": [agent.wallet_id]})
     asked = SpendingRequest(15 * NANOS_PER_USD, PAYEE, Family.EVM)
     with unit_of_work() as session:
-        payments.hold_for_approval(session, agent.wallet_id, asked, reference="asked")
+        payments.hold(session, agent.wallet_id, asked, reference="asked", is_owner_asked=True)
     approved = replace(asked, approved=ApprovedPayment("asked", 15 * NANOS_PER_USD, PAYEE, None))
     with unit_of_work() as session:
         payments.check(session, agent.wallet_id, approved)

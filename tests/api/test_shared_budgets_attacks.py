@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -11,14 +12,17 @@ from typing import Any
 import pytest
 import time_machine
 from flask import Flask
-from sqlalchemy import select, text, update
+from sqlalchemy import event, select, text, update
 
 from app.core import identifiers
 from app.core.money import NANOS_PER_USD
+from app.core.pagination import PageRequest
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import BudgetLimitExceeded, ServiceError
+from app.extensions import db
+from app.identity import budget_counters
 from app.identity import budgets as shared
-from app.identity.models import Budget, BudgetReturn, KeyLimit
+from app.identity.models import BudgetCounter, BudgetReturn
 from app.platform.shared_budgets import service as platform_budgets
 from app.spending import holds as payments
 from app.usage import service as usage
@@ -141,9 +145,8 @@ def test_a_row_that_another_unit_locks_lets_nobody_spend_more(stage: Stage, ops:
             statuses = list(pool.map(call, callers))
         else:
             with unit_of_work() as session:
-                locked: Any = select(Budget.id).where(Budget.id == budget_id)
-                if is_locked == "key":
-                    locked = select(KeyLimit.id).where(KeyLimit.id == key_id)
+                locked = select(BudgetCounter.id)
+                locked = locked.where(BudgetCounter.id == (key_id if is_locked == "key" else budget_id))
                 session.execute(locked.with_for_update(key_share=True))
                 started = [pool.submit(call, each) for each in callers]
                 # Longer than a group of steps waits: then it leaves out what is locked.
@@ -194,19 +197,26 @@ def test_calls_payments_and_changes_together_do_not_deadlock_and_keep_the_limit(
     assert_audited()
 
 
+def begin(account_id: str, nanos: int) -> str:
+    """Begin a call that holds so much, and return its id."""
+    call, hold_id = UsageCall(identifiers.new_id(), "openai", "gpt-5"), identifiers.new_id()
+    with unit_of_work() as session:
+        usage.begin(
+            session, account_id, call, hold_id=hold_id, nanos=nanos, estimate=MeteredUsage(10**6),
+            lease=timedelta(seconds=60),
+        )  # fmt: skip
+    return hold_id
+
+
+def charge(account_id: str, nanos: int) -> None:
+    call = UsageCall(identifiers.new_id(), "openai", "gpt-5")
+    with unit_of_work() as session:
+        usage.charge(session, account_id, call, charge_id=identifiers.new_id(), metered=MeteredUsage(nanos))
+
+
 def test_a_budget_deleted_or_lowered_between_hold_and_settlement(stage: Stage, ops: Operator) -> None:
     budget_id = budget(ops, limit_usd=1, members={"agents": [stage.agent.id]})
-
-    def begin() -> str:
-        call = UsageCall(identifiers.new_id(), "openai", "gpt-5")
-        with unit_of_work() as session:
-            usage.begin(
-                session, stage.agent.id, call, hold_id=(hold := identifiers.new_id()), nanos=10**8,
-                estimate=MeteredUsage(10**6), lease=timedelta(seconds=60),
-            )  # fmt: skip
-        return hold
-
-    first, second = begin(), begin()
+    first, second = begin(stage.agent.id, 10**8), begin(stage.agent.id, 10**8)
     assert ops.ask("PATCH", f"/budgets/{budget_id}", {"limit_usd": 0.05}).status_code == 200
     with unit_of_work() as session:
         ended = usage.settle(session, first, MeteredUsage(2 * 10**8))
@@ -220,6 +230,19 @@ def test_a_budget_deleted_or_lowered_between_hold_and_settlement(stage: Stage, o
         assert session.query(BudgetReturn).count() == 0
 
 
+def test_a_counter_that_somebody_added_silences_no_budget(stage: Stage, ops: Operator) -> None:
+    added, begun = identifiers.new_id(), datetime(2020, 1, 1, tzinfo=UTC)
+    with unit_of_work() as session:
+        session.add(BudgetCounter(id=added, limit_nanos=9, period="total", used_nanos=9, window_start=begun))
+    budget_id = budget(ops, limit_usd=0.01, members={"agents": [stage.agent.id]})
+    stage.chat()
+    platform_budgets.announce()
+    events = ops.get("/events?types=budget.threshold_reached").get_json()["events"]
+    assert [each["object_id"] for each in events] == [budget_id]
+    with unit_of_work() as session:
+        budget_counters.remove(session, added)
+
+
 def test_the_audit_reads_the_calls_once_for_all_budgets_and_finds_what_one_lacks(stage: Stage, ops: Operator) -> None:
     members = {"agents": [stage.agent.id]}
     with time_machine.travel(datetime(2030, 1, 30, 12, tzinfo=UTC), tick=False) as clock:
@@ -230,7 +253,93 @@ def test_the_audit_reads_the_calls_once_for_all_budgets_and_finds_what_one_lacks
         assert_audited()
         clock.shift(timedelta(days=-1))
         with unit_of_work() as session:
-            session.execute(update(Budget).where(Budget.id != ids[1]).values(used_nanos=Budget.used_nanos - 1))
+            session.execute(
+                update(BudgetCounter).where(BudgetCounter.id != ids[1]).values(used_nanos=BudgetCounter.used_nanos - 1)
+            )
         with read_only_unit() as session, statements() as seen:
             assert len(platform_budgets.check(session)) == 2
         assert sum("credit_holds" in each for each in seen) == 1
+
+
+def test_a_counter_with_a_limit_of_its_own_is_found_by_the_audit_and_refused_by_functions(
+    stage: Stage, ops: Operator
+) -> None:
+    key_id, key = further_key(stage.agent, limit_usd=0.02)
+    budget_id = budget(ops, limit_usd=0.03, members={"agents": [stage.agent.id]})
+    with read_only_unit() as session:
+        assert platform_budgets.check(session) == []
+    with unit_of_work() as session:
+        session.execute(update(BudgetCounter).values(limit_nanos=10**15))
+    with read_only_unit() as session:
+        assert sorted(each.split()[1] for each in platform_budgets.check(session)) == sorted(
+            [f"{key_id}:", f"{budget_id}:"]
+        )
+    assert ops.ask("GET", f"/budgets/{budget_id}").status_code == 500
+    assert stage.app.test_client().get("/v1/balance", headers=key).status_code == 500
+
+
+def test_a_limit_changed_between_any_two_statements_of_a_reader_is_no_alarm(stage: Stage, ops: Operator) -> None:
+    budget_id = budget(ops, limit_usd=1, members={"agents": [stage.agent.id]})
+    limits, seen, change_before = iter(range(2, 100)), [0], [0]
+
+    def change() -> None:
+        with stage.app.app_context(), unit_of_work() as session:
+            shared.change_budget(session, budget_id, {"limit_nanos": next(limits) * NANOS_PER_USD})
+
+    def before_statement(*_arguments: Any) -> None:
+        if threading.current_thread() is threading.main_thread():
+            seen[0] += 1
+            if seen[0] == change_before[0]:
+                changer = threading.Thread(target=change)
+                changer.start()
+                changer.join()
+
+    readers: list[Callable[[Any], object]] = [
+        lambda session: shared.get(session, budget_id),
+        lambda session: shared.read(session, [budget_id]),
+        lambda session: shared.list_budgets(session, PageRequest(10, 0, None)),
+    ]
+    event.listen(db.engine, "before_cursor_execute", before_statement)
+    try:
+        for read in readers:
+            change_before[0], seen[0] = 1, 1
+            while seen[0] >= change_before[0]:
+                change_before[0], seen[0] = change_before[0] + 1, 0
+                with read_only_unit() as session:
+                    assert read(session)
+            assert change_before[0] > 2
+    finally:
+        event.remove(db.engine, "before_cursor_execute", before_statement)
+
+
+def test_a_budget_is_deleted_while_another_unit_takes_back_what_was_returned(stage: Stage, ops: Operator) -> None:
+    budget_id = budget(ops, limit_usd=1, members={"agents": [stage.agent.id]})
+    running = begin(stage.agent.id, 10**8)
+    with unit_of_work() as session:
+        usage.cancel(session, running)
+
+    def delete() -> int:
+        code: int = ops.ask("DELETE", f"/budgets/{budget_id}").status_code
+        return code
+
+    with ThreadPoolExecutor(1) as pool:
+        if stage.app.config["SQLALCHEMY_DATABASE_URI"].startswith("sqlite"):
+            assert pool.submit(delete).result() == 200
+            return
+        with unit_of_work() as session:
+            session.execute(select(BudgetCounter.id).with_for_update(key_share=True))
+            deleted = pool.submit(delete)
+            waits = text("SELECT 1 FROM pg_locks WHERE NOT granted")
+            wait_until(lambda: session.execute(waits).first(), what="the deletion, which waits for the counter")
+            budget_counters.lock(session, [budget_id])
+        assert deleted.result() == 200
+
+
+def test_a_budget_a_little_below_a_threshold_is_not_looked_at_each_minute(stage: Stage, ops: Operator) -> None:
+    budget_id = budget(ops, limit_usd=1, members={"agents": [stage.agent.id]})
+    charge(stage.agent.id, 200_000)
+    for limit_nanos, is_due in ((400_000, True), (400_001, False), (400_099, False), (2**63 - 1, False)):
+        with unit_of_work() as session:
+            shared.change_budget(session, budget_id, {"limit_nanos": limit_nanos})
+            assert (budget_id in shared.due_for_announcement(session)) is is_due
+            assert (shared.mark_announced(session, budget_id) is not None) is is_due

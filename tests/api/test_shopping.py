@@ -393,7 +393,7 @@ def test_an_international_domain_is_opened_as_it_was_checked(agent: Agent) -> No
     """Browsers resolve `straße` to another domain than `strasse`."""
     agent.controls(allowed_domains=["strasse.example"])
     body = order(agent, url="https://straße.example:443/p?a=1#b").get_json()
-    assert body["url"] == "https://strasse.example:443/p?a=1#b"
+    assert body["url"] == "https://strasse.example/p?a=1#b"
 
 
 def test_private_addresses_and_plain_http_are_refused_outside_the_sandbox(
@@ -404,11 +404,11 @@ def test_private_addresses_and_plain_http_are_refused_outside_the_sandbox(
         leases.record(ProcessKind.SHOPPER)
         agent = register(app.test_client())
         for url in (
-            "http://shop.example/", "https://127.0.0.1/", "https://[::1]/", "https://localhost/", "https://shop.example:8443/",
-            "https://metadata.internal/", "https://169.254.169.254/latest", "https://10.1.2.3/",
+            "http://shop.com/", "https://127.0.0.1/", "https://[::1]/", "https://localhost/", "https://shop.com:8443/",
+            "https://100.64.0.1/", "https://metadata.internal/", "https://169.254.169.254/latest", "https://10.1.2.3/",
         ):  # fmt: skip
             assert refused(order(agent, url=url)) == (403, "DOMAIN_NOT_ALLOWED"), url
-        assert order(agent).status_code == 202
+        assert order(agent, url="https://www.shop.com/p").status_code == 202
 
 
 def test_max_total_is_required_without_a_limit_per_transaction(agent: Agent, app: Flask) -> None:
@@ -465,6 +465,15 @@ def test_without_a_key_or_credits_nothing_is_accepted(agent: Agent, app: Flask) 
         order(agent, credentials={"username": f"u{number}", "password": "p"})
     assert credits_left(agent) == 0
     assert refused(order(agent)) == (402, "INSUFFICIENT_CREDITS")
+
+
+@pytest.mark.parametrize(
+    ("url", "remedy"), [("https://my_shop.example.com/p", "host"), ("https://u@a.b/", "credentials")]
+)
+def test_the_refusal_of_a_url_says_what_to_change(agent: Agent, url: str, remedy: str) -> None:
+    answer = order(agent, url=url)
+    assert refused(answer) == (400, "INVALID_INPUT")
+    assert remedy in answer.get_json()["details"]["fields"]["url"][0]
 
 
 def test_an_invalid_field_is_named_and_no_secret_is_echoed(agent: Agent) -> None:

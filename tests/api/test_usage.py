@@ -13,7 +13,6 @@ from flask.testing import FlaskClient
 
 from app.core.identifiers import new_id
 from app.db.unit_of_work import unit_of_work
-from app.identity.models import KeyLimit
 from app.usage import service
 from app.usage.budget_counts import UsageCall
 from app.usage.service import MeteredUsage
@@ -211,8 +210,7 @@ def _key_with_tags(client: FlaskClient, registered: dict[str, Any], *tags: str) 
 
 def _call_at(account: str, key: str, provider: str, model: str, metered: MeteredUsage, *, at: datetime) -> None:
     with time_machine.travel(at, tick=False), unit_of_work() as session:
-        is_limited = session.get(KeyLimit, key) is not None
-        call = UsageCall(key, provider, model, is_limited=is_limited)
+        call = UsageCall(key, provider, model)
         service.charge(session, account, call, charge_id=new_id(), metered=metered)
 
 

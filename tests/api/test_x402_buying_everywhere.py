@@ -15,6 +15,7 @@ from app.wallets.core.models import SignedAttempt
 from sandbox.evm import EvmNode
 from tests.support.buyers import Buyer, buyer_on, keep, seller_on, settle_and_hang_up
 from tests.support.drivers import SolanaDriver, evm_driver, solana_driver
+from tests.support.mpp import mpp_seller
 from tests.support.permit2 import settle_by_permit2
 from tests.support.sellers import CENT, ScriptedSeller
 from tests.support.solana_sellers import partial_transaction
@@ -60,17 +61,20 @@ def in_the_last_slot(buyer: Buyer, seller: ScriptedSeller, payment: Payment) -> 
     assert not is_valid()
 
 
-_LAST = {"base": in_the_last_second, "permit2": by_permit2, "solana": in_the_last_slot}
+_LAST = {"base": in_the_last_second, "mpp": in_the_last_second, "permit2": by_permit2, "solana": in_the_last_slot}
 
 
-@pytest.fixture(params=["base", "solana"])
+@pytest.fixture(params=["base", "mpp", "solana"])
 def sale(
     request: pytest.FixtureRequest, build_app: Callable[..., Flask], sqlite_url: str, own_base_node: EvmNode
 ) -> Iterator[Sale]:
     with solana_driver(slot_ms=0) as on_solana:
         on_solana.node.advance(100)
         driver = on_solana if request.param == "solana" else evm_driver(own_base_node)
-        with buyer_on(build_app, sqlite_url, driver) as buyer, seller_on(driver) as seller:
+        with (
+            buyer_on(build_app, sqlite_url, driver) as buyer,
+            mpp_seller(own_base_node) if request.param == "mpp" else seller_on(driver) as seller,
+        ):
             if request.param == "permit2":
                 seller.offer()["extra"]["assetTransferMethod"] = "permit2"
                 seller.terms["extensions"] = {"eip2612GasSponsoring": {"info": {"version": "1"}}}

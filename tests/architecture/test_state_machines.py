@@ -42,7 +42,7 @@ def machines() -> dict[str, StateMachine[Any]]:
 
 
 def states_of(machine: StateMachine[Any]) -> type[StrEnum]:
-    return type(next(iter(machine.transitions.initial)))
+    return type(next(iter(machine.initial_states)))
 
 
 def _name_of(node: ast.expr) -> str:
@@ -158,7 +158,7 @@ def test_the_check_finds_each_way_to_write_a_status(line: str) -> None:
 
 def test_every_state_is_reachable_and_every_row_begins_somewhere() -> None:
     for name, machine in machines().items():
-        initial, permitted = machine.transitions.initial, machine.transitions.permitted
+        initial, permitted = machine.initial_states, machine.permitted
         reached = set(initial)
         while more := {state for source in reached for state in permitted.get(source, ())} - reached:
             reached |= more
@@ -174,9 +174,9 @@ def test_the_documentation_has_the_transitions_of_every_machine() -> None:
         moves = [
             f"{source.value} → {', '.join(target.value for target in order if target in targets)}"
             for source in order
-            if (targets := machine.transitions.permitted.get(source))
+            if (targets := machine.permitted.get(source))
         ]
-        begins = ", ".join(state.value for state in order if state in machine.transitions.initial)
+        begins = ", ".join(state.value for state in order if state in machine.initial_states)
         rows.append(f"| `{name}` | {begins} | {'; '.join(moves)} |")
     table = "\n".join(rows)
     assert table in (ROOT / "docs" / "architecture.md").read_text(), f"\n{table}"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 from playwright.sync_api import Page
 
+from app.core import clock
 from app.identity.principal import MasterKeyRole
+from app.wallets.core.lifecycle import MovementStatus
 from tests.browser.test_owner_pages import world
 from tests.support.looks import PHONE, assert_good, navigation
 from tests.support.operators import Operator, operator
@@ -40,12 +43,22 @@ def test_every_page_is_readable_at_each_width_and_for_a_screen_reader(
     page.goto(f"{world.url}/admin/sign-in")
     assert_good(page, axe, "console-sign-in")
     ops = _enter(page, world)
-    assert ops.post("/webhooks", {"url": "https://hooks.example.com/x", "types": ["*"]}).status_code == 201
+    webhook = ops.post("/webhooks", {"url": "https://hooks.example.com/x", "types": ["*"]}).get_json()["id"]
+    ops.post(f"/webhooks/{webhook}/test")
+    world.number_events()
+    bought = world.buy(agent)
+    frozen = ops.post(f"/agents/{agent['agentId']}/freeze", {}).headers["X-Request-Id"]
+    pending = {"status": MovementStatus.PENDING, "created_at": clock.now() - timedelta(hours=3)}
+    world.add_transaction(agent, **pending, next_check_at=clock.now(), kind="bridge", error="payment_not_seen")
+    page.goto(f"{world.url}/admin")
     assert_good(page, axe, "console-overview")
     places = ("agents", "approvals", "services", "usage", "keys", "master-keys", "webhooks", "audit", "doctor")
-    for place in (*places, "transactions", f"transactions?agent_id={agent['agentId']}", f"agents/{agent['agentId']}"):
+    of_agent = f"transactions?agent_id={agent['agentId']}", f"agents/{agent['agentId']}"
+    new = "stuck", "purchases", "payouts", "audit-verification", "costs?group_by=provider"
+    ones = f"requests/{frozen}", f"purchases/{bought}", f"webhooks/{webhook}", f"deliveries?webhook_id={webhook}"
+    for number, place in enumerate((*places, "transactions", *of_agent, *new, *ones)):
         page.goto(f"{world.url}/admin/{place}")
-        assert_good(page, axe, f"console-{place.partition('?')[0].partition('/')[0]}")
+        assert_good(page, axe, f"console-{number:02}-{place.partition('?')[0].partition('/')[0]}")
 
 
 def test_an_agent_is_found_and_frozen_without_scripts(world: World, open_page: Callable[..., Page]) -> None:

@@ -437,3 +437,58 @@ def test_several_agents_and_an_unreachable_chain(world: World, open_page: Callab
     world.chains[ChainName.SOLANA].unreachable = False
     page.goto(f"{world.url}/owner/agents/unknown")
     assert_good(page, axe, "nothing-here")
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_an_agent_is_handed_over_and_recovered_with_codes(
+    world: World, open_page: Callable[..., Page], axe: str, *, script: bool
+) -> None:
+    made, ada, bob = world.register(name="Research assistant"), open_page(), open_page(script=script, width=PHONE)
+    key = claim(ada, world, made)
+    assert len((ada.locator("#recovery-codes").text_content() or "").split()) == 8
+    assert_good(ada, axe, "claimed-with-codes")
+    ada.goto(f"{world.url}/owner/agents/{made['agentId']}/keys")
+    ada.get_by_text("Make a code for the next owner").click()
+    ada.locator("#offer-key").fill(key)
+    with navigation(ada):
+        ada.get_by_role("button", name="Make a code").click()
+    code = ada.locator("#handover-code").text_content() or ""
+    assert_good(ada, axe, "keys-offered")
+    ada.goto(f"{world.url}/owner")
+    assert ada.get_by_text("This agent is offered to another person.").is_visible()
+    assert_good(ada, axe, "agent-offered")
+
+    bob.goto(f"{world.url}/owner/sign-in")
+    with navigation(bob):
+        bob.get_by_role("link", name="Use a recovery code").click()
+    look = assert_good if script else lambda *_: None
+    look(bob, axe, "recover")
+    bob.get_by_label("Code").fill("no code")
+    with navigation(bob):
+        bob.get_by_role("button", name="Continue").click()
+    assert bob.get_by_role("alert").is_visible()
+    look(bob, axe, "recover-wrong")
+    bob.get_by_label("Code").fill(code.lower())
+    with navigation(bob):
+        bob.get_by_role("button", name="Continue").click()
+    look(bob, axe, "recover-use")
+    assert bob.locator("#owner-key").text_content() != key
+    with navigation(bob):
+        bob.get_by_role("button", name="take over").click()
+    assert bob.get_by_role("heading", name="Research assistant is yours").is_visible()
+    look(bob, axe, "recovered")
+    own = (bob.locator("#recovery-codes").text_content() or "").split()
+    ada.goto(f"{world.url}/owner")
+    assert ada.get_by_role("heading", name="Sign in").is_visible()
+
+    elsewhere = open_page()
+    elsewhere.goto(f"{world.url}/owner/recover")
+    elsewhere.get_by_label("Code").fill(own[0])
+    with navigation(elsewhere):
+        elsewhere.get_by_role("button", name="Continue").click()
+    assert_good(elsewhere, axe, "recover-own")
+    with navigation(elsewhere):
+        elsewhere.get_by_role("button", name="recover").click()
+    assert elsewhere.get_by_text("Your other recovery codes stay valid.").is_visible()
+    elsewhere.goto(f"{world.url}/owner/agents/{made['agentId']}/keys")
+    assert elsewhere.get_by_text("7 of them are left.").is_visible()

@@ -74,11 +74,11 @@ def test_regeneration_makes_no_difference(client: FlaskClient, tmp_path: Path) -
     assert differing == [], "UPDATE_SDK=1 ./test tests/clients/test_typescript_sdk.py -k regeneration"
 
 
-def test_at_most_300_lines_are_written_by_hand() -> None:
+def test_at_most_350_lines_are_written_by_hand() -> None:
     """Besides what is generated, and the types that this is written in."""
     by_hand = [path for path in (SOURCES / "src").iterdir() if path.name not in {*GENERATED, "types.ts"}]
     lines = [line for path in by_hand for line in path.read_text().splitlines() if line.strip()]
-    assert len(lines) <= 300
+    assert len(lines) <= 350
 
 
 def test_the_package_has_its_code_and_no_dependency(tarball: Path, installed: Path) -> None:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ import requests
 from eth_account.messages import encode_typed_data
 from flask import Flask
 from x402 import x402Client, x402ClientSync
+from x402.extensions.bazaar.facilitator_client import ListDiscoveryResourcesParams, with_bazaar
+from x402.http import FacilitatorConfig, HTTPFacilitatorClientSync
 from x402.http.clients.httpx import x402HttpxClient
 from x402.http.clients.requests import x402_requests
 from x402.mechanisms.evm import EthAccountSigner
@@ -25,16 +28,17 @@ from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
 from app.adapters.upstream_http.exchange import HttpUpstream
 from app.core.chains import USDC, ChainName
 from app.payments import treasury
+from purser import ReceiptVerificationError, verify_receipt
 from sandbox.evm import EvmNode
 from solana_node import SolanaNode
-from tests.support import compatibility
+from tests.support import compatibility, typescript_package
 from tests.support.agents import register
-from tests.support.applications import make_app, settings_for
+from tests.support.applications import key_of, make_app, settings_for
 from tests.support.chains import evm_chain, fund
 from tests.support.coroutines import run_apart
 from tests.support.gateway import provider_settings
 from tests.support.payments import EvmPayer, SolanaPayer
-from tests.support.published import run_node, run_python
+from tests.support.published import run_node, run_package, run_python
 from tests.support.services import WebService, web_service
 from tests.support.smart_wallets import SafePayer
 from tests.support.solana import fund_solana
@@ -82,6 +86,7 @@ def mainnet(tmp_path_factory: pytest.TempPathFactory, _sqlite_template: Any) -> 
         upstream.behave = lambda exchange: exchange.json({"results": []})
         settings = {
             "network": "mainnet",
+            "receipt_signing_keys": key_of("r1"),
             "base_rpc_url": base.url,
             "ethereum_rpc_url": "http://127.0.0.1:1",
             "solana_rpc_url": solana.url,
@@ -105,6 +110,35 @@ def test_requests_pays_and_is_served(mainnet: Scene) -> None:
     settled = json.loads(base64.b64decode(answer.headers["PAYMENT-RESPONSE"]))
     assert (settled["success"], settled["network"]) == (True, "eip155:8453")
     compatibility.check("PyPI", "x402[evm,requests]", version("x402"), ["pay on Base"])
+
+
+def test_a_resource_that_the_discovery_client_found_is_paid_for(mainnet: Scene) -> None:
+    with HTTPFacilitatorClientSync(FacilitatorConfig(url=mainnet.service.url)) as client:
+        found_by = with_bazaar(client).extensions.bazaar
+        listed = found_by.list_resources(ListDiscoveryResourcesParams(type="http", limit=100))
+    found = next(each for each in listed.items if mainnet.search.startswith(each.resource + "?"))
+    payer = x402ClientSync()
+    register_exact_evm_client(payer, EthAccountSigner(mainnet.payer().account))
+    with x402_requests(payer) as session:
+        answer = session.get(found.resource, params={"q": "agents"}, timeout=60)
+    assert (answer.status_code, answer.json()) == (200, {"results": []})
+    settled = json.loads(base64.b64decode(answer.headers["PAYMENT-RESPONSE"]))
+    assert settled["network"] in {each["network"] for each in found.accepts}
+    compatibility.check("PyPI", "x402[extensions]", version("x402"), ["list resources (bazaar)", "pay for one of them"])
+
+
+def test_a_resource_that_npm_s_discovery_client_found_is_paid_for(mainnet: Scene) -> None:
+    payer = mainnet.payer()
+    end, query = _SEARCH.split("?")
+    paid = run_node("bazaar.mjs", mainnet.service.url, end, f"?{query}", "0x" + payer.account.key.hex())
+    assert (paid["status"], paid["body"]) == (200, {"results": []})
+    accepted = next(each for each in paid["found"]["accepts"] if each["network"] == "eip155:8453")
+    assert (paid["settled"]["network"], paid["settled"]["payer"]) == (accepted["network"], payer.address)
+    assert evm_chain(mainnet.base).balances(payer.address).of(USDC).units == 1_000_000 - int(accepted["amount"])
+    listed = paid["listed"]
+    assert (listed["items"], listed["others"]) == (min(100, listed["total"]), 0)
+    examples = ["list resources by network and scheme (bazaar)", "pay for one of them"]
+    compatibility.check("npm", "@x402/extensions with @x402/fetch", paid["version"], examples)
 
 
 def test_requests_pays_once_though_its_payment_is_settled_late(mainnet: Scene) -> None:
@@ -205,6 +239,30 @@ def test_x402_fetch_pays_and_is_served(mainnet: Scene) -> None:
     compatibility.check("npm", "x402-fetch", paid["version"], ["pay on Base (version 1)"])
 
 
+def test_pympp_answers_a_challenge_and_is_served(mainnet: Scene) -> None:
+    paid = run_python("mpp_pays.py", mainnet.search, "0x" + mainnet.payer().account.key.hex(), requirements="mpp.txt")
+    assert (paid["status"], paid["body"]) == (200, {"results": []})
+    assert (paid["settled"]["method"], paid["settled"]["status"]) == ("evm", "success")
+    compatibility.check("PyPI", "pympp[evm]", paid["version"], ["pay on Base (MPP)"])
+
+
+def test_mppx_answers_a_challenge_and_is_served(mainnet: Scene) -> None:
+    paid = run_node("mpp_pays.mjs", mainnet.search, "0x" + mainnet.payer().account.key.hex())
+    assert (paid["status"], paid["body"]) == (200, {"results": []})
+    assert (paid["settled"]["method"], paid["settled"]["status"]) == ("evm", "success")
+    found = validated(mainnet.service.url, "GET:" + _SEARCH)
+    failed = [each for each in found if each["severity"] not in ("pass", "skip")]
+    assert (failed, len(found) > 12) == ([], True), found
+    compatibility.check("npm", "mppx", paid["version"], ["pay on Base (MPP)", "validate"])
+
+
+def validated(url: str, endpoint: str) -> list[dict[str, str]]:
+    """Return the checks of `mppx validate`, except that nothing is paid: it has no wallet on this chain."""
+    report = json.loads(run_package("mppx", "validate", url, "--endpoint", endpoint, "--output-json"))
+    [tested] = report["endpoints"]
+    return [*report["discovery"]["checks"], *tested["challenge"], *tested["errorHandling"], *tested["payment"]]
+
+
 def test_fetch_pays_with_a_smart_wallet_and_is_served(mainnet: Scene) -> None:
     for is_deployed in (True, False):
         payer = SafePayer(mainnet.base, is_deployed=is_deployed)
@@ -273,3 +331,61 @@ def test_another_instance_of_this_service_pays_and_is_served(
         found = answer.get_json()
     assert (answer.status_code, found["status"], found["body"]) == (200, 200, '{"results": []}'), found
     assert (found["payment"]["state"], found["payment"]["network"]) == ("paid", network)
+
+
+@dataclass(frozen=True, slots=True)
+class Bought:
+    """A paid call: the headers with its terms and with its receipt, and the service's keys, as JSON."""
+
+    payer: str
+    required: str
+    settled: str
+    keys: str
+
+
+@pytest.fixture(scope="module")
+def bought(mainnet: Scene) -> Bought:
+    client, payer = x402ClientSync(), mainnet.payer()
+    register_exact_evm_client(client, EthAccountSigner(payer.account))
+    required = requests.get(mainnet.search, timeout=60).headers["PAYMENT-REQUIRED"]
+    with x402_requests(client) as session:
+        paid = session.get(mainnet.search, timeout=60)
+    keys = requests.get(f"{mainnet.service.url}/.well-known/jwks.json", timeout=60).text
+    return Bought(payer.address, required, paid.headers["PAYMENT-RESPONSE"], keys)
+
+
+def test_the_extension_for_receipts_verifies_offers_and_receipts_and_refuses_forged_ones(bought: Bought) -> None:
+    found = run_node("receipts.mjs", bought.required, bought.settled, bought.keys)
+    assert found["accepted"] == json.loads(base64.b64decode(bought.required))["accepts"][0]
+    assert (found["offered"]["amount"], found["offered"]["resourceUrl"]) == ("10000", found["paid"]["resourceUrl"])
+    assert (found["paid"]["payer"], found["matches"], found["forged"]) == (bought.payer, True, "refused")
+    assert found["type"] == "x402-receipt+jws"
+    compatibility.check("npm", "@x402/extensions", found["version"], ["verify an offer", "verify a receipt"])
+
+
+_VERIFYING = """
+import { verifyReceipt } from "purser-sdk";
+const [url, keys, ...receipts] = process.argv.slice(1);
+const found = receipts.map((each) => verifyReceipt(each, JSON.parse(keys), url).catch(({ code }) => code));
+console.log(JSON.stringify(await Promise.all(found)));
+"""
+
+
+def test_both_packages_of_this_service_verify_offers_and_receipts_of_x402(
+    mainnet: Scene, bought: Bought, tmp_path: Path
+) -> None:
+    required, settled = (json.loads(base64.b64decode(each)) for each in (bought.required, bought.settled))
+    offer = required["extensions"]["offer-receipt"]["info"]["offers"][0]["signature"]
+    receipt = settled["extensions"]["offer-receipt"]["info"]["receipt"]["signature"]
+    forged = ".".join([*receipt.split(".")[:2], offer.split(".")[2]])
+    url, folder = mainnet.service.url, typescript_package.install(typescript_package.build(tmp_path), tmp_path / "user")
+    ran = typescript_package.run(
+        folder, "node", "--input-type=module", "--eval", _VERIFYING, "--", url, bought.keys, offer, receipt, forged
+    )
+    in_python = [verify_receipt(each, json.loads(bought.keys), url) for each in (offer, receipt)]
+    assert json.loads(ran) == [*(each._asdict() for each in in_python), "RECEIPT_INVALID"]
+    with pytest.raises(ReceiptVerificationError):
+        verify_receipt(forged, json.loads(bought.keys), url)
+    terms, paid = (each.statement for each in in_python)
+    assert (terms["amount"], terms["resourceUrl"]) == ("10000", paid["resourceUrl"])
+    assert (paid["payer"], paid["transaction"]) == (bought.payer, settled["transaction"])

@@ -15,6 +15,7 @@ from app.core import clock
 from app.core.chains import USDC, ChainName
 from app.core.money import TokenAmount
 from app.core.movement_kinds import MovementKind
+from app.idempotency.service import Claim
 from app.payments import treasury
 from app.ports.errors import Rejected
 from app.wallets import gas
@@ -96,7 +97,7 @@ def test_a_purchase_across_chains_and_a_submission_on_one_of_them_do_not_deadloc
 
     def buy() -> None:
         with app.app_context():
-            gas.buy(bridged, [shortage], since=clock.now(), wait_seconds=None)
+            gas.buy(bridged, [shortage], since=clock.now(), wait_seconds=None, claim=Claim.none())
 
     chains[ETHEREUM].fail("sign", "before", wait_in_unit)
     url = postgres_url.replace("+psycopg", "")

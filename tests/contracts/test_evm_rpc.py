@@ -221,7 +221,7 @@ def test_a_node_behind_the_head_does_not_shrink_log_queries() -> None:
 
     with serve(answer) as server, capture_logs():
         rpc = EvmRpc(ChainName.BASE, chain_id=8453, urls=[server.url])
-        rpc.verify_identity()
+        rpc.endpoints[0].identify()
         with pytest.raises(Unreachable):
             rpc.run_on_first(lambda endpoint: [*read_logs(endpoint, USDC, (), first=1, last=2_000)])
         assert rpc.endpoints[0].log_range.value == 2_000

@@ -14,7 +14,7 @@ import json
 import pytest
 from structlog.testing import capture_logs
 
-from app.adapters.bridges.relay.orders import BridgeChainIds, LifiOrderService, OrderState, OrderStatus
+from app.adapters.bridges.relay.orders import LifiOrderService, OrderState, OrderStatus
 from app.adapters.rate_limited_http import ServiceAccess
 from app.core.chains import ETH, ChainName
 from app.core.money import TokenAmount
@@ -23,7 +23,7 @@ from app.ports.errors import Rejected, Unreachable
 from tests.support.loopback_http import Reply, serve
 
 OWNER = "0x70997970C51812dc3A010C7d01b50e0d17dc79C8"
-CHAINS = BridgeChainIds(8453, 1)
+CHAINS = 8453, 1
 REQUEST = BridgeRequest(ChainName.BASE, ChainName.ETHEREUM, OWNER, OWNER, TokenAmount(10**17, ETH))
 DEPOSIT_HASH, PAYMENT_HASH = "0x" + "58" * 32, "0x" + "28" * 32
 
@@ -31,13 +31,13 @@ DEPOSIT_HASH, PAYMENT_HASH = "0x" + "58" * 32, "0x" + "28" * 32
 def _refusal(status: int, body: object) -> str:
     with serve(lambda _asked: Reply(json.dumps(body).encode(), status, {"ratelimit-reset": "7200"})) as server:
         with capture_logs(), pytest.raises(Rejected) as refused:
-            LifiOrderService(server.url).quote(REQUEST, CHAINS)
+            LifiOrderService(server.url, *CHAINS).quote(REQUEST)
         return refused.value.reason
 
 
 def _state(status: int, body: object) -> OrderState:
     with serve(lambda _asked: Reply(json.dumps(body).encode(), status)) as server:
-        return LifiOrderService(server.url).order_state({}, DEPOSIT_HASH, CHAINS)
+        return LifiOrderService(server.url, *CHAINS).order_state({}, DEPOSIT_HASH)
 
 
 @pytest.mark.parametrize(
@@ -75,10 +75,10 @@ def test_the_time_until_the_limit_is_reset_is_returned_without_another_request()
     body = b'{"message": "Rate limit exceeded, retry in 2 hours", "code": 1005}'
     headers = {"ratelimit-limit": "75", "ratelimit-remaining": "0", "ratelimit-reset": "7100"}
     with serve(lambda _asked: Reply(body, 429, headers)) as server, capture_logs():
-        service = LifiOrderService(server.url, ServiceAccess("lifi-key"))
+        service = LifiOrderService(server.url, *CHAINS, ServiceAccess("lifi-key"))
         for _ in range(2):
             with pytest.raises(Rejected) as refused:
-                service.quote(REQUEST, CHAINS)
+                service.quote(REQUEST)
             assert refused.value.reason == "quote_rate_limited"
             assert refused.value.details["service"] == "lifi"
             assert 7090 <= int(refused.value.details["retry_after_seconds"]) <= 7100

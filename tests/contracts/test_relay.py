@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from app.adapters.bridges.relay.orders import BridgeChainIds, OrderState, OrderStatus, RelayOrderService
+from app.adapters.bridges.relay.orders import OrderState, OrderStatus, RelayOrderService
 from app.adapters.rate_limited_http import ServiceAccess
 from app.core.chains import ETH, ChainName
 from app.core.money import TokenAmount
@@ -24,7 +24,7 @@ from app.ports.errors import Rejected, Unreachable
 from tests.support.loopback_http import Reply, serve
 
 OWNER = "0x70997970C51812dc3A010C7d01b50e0d17dc79C8"
-CHAINS = BridgeChainIds(8453, 1)
+CHAINS = 8453, 1
 REQUEST = BridgeRequest(ChainName.BASE, ChainName.ETHEREUM, OWNER, OWNER, TokenAmount(10**17, ETH))
 DEPOSIT_HASH, PAYMENT_HASH = "0x" + "e5" * 32, "0x" + "9d" * 32
 
@@ -33,13 +33,13 @@ def _refusal(status: int, body: object, headers: dict[str, str] | None = None) -
     """Return why a quote is refused, and the request's body."""
     with serve(lambda _asked: Reply(json.dumps(body).encode(), status, headers or {})) as server:
         with capture_logs(), pytest.raises(Rejected) as refused:
-            RelayOrderService(server.url).quote(REQUEST, CHAINS)
+            RelayOrderService(server.url, *CHAINS).quote(REQUEST)
         return refused.value.reason, json.loads(server.asked[0].body)
 
 
 def _state(status: int, body: object) -> OrderState:
     with serve(lambda _asked: Reply(json.dumps(body).encode(), status)) as server:
-        return RelayOrderService(server.url).order_state({"request_id": "0x" + "ab" * 32}, DEPOSIT_HASH, CHAINS)
+        return RelayOrderService(server.url, *CHAINS).order_state({"request_id": "0x" + "ab" * 32}, DEPOSIT_HASH)
 
 
 def test_a_quote_requests_refunds_to_the_sender() -> None:
@@ -77,11 +77,11 @@ def test_a_refused_quote_names_what_the_client_can_change(status: int, code: str
 
 def test_a_key_is_sent_with_quotes_and_states() -> None:
     with serve(lambda _asked: Reply(b"{}", 400)) as server, capture_logs():
-        service = RelayOrderService(server.url, ServiceAccess("relay-key"))
+        service = RelayOrderService(server.url, *CHAINS, ServiceAccess("relay-key"))
         with pytest.raises(Rejected):
-            service.quote(REQUEST, CHAINS)
+            service.quote(REQUEST)
         with pytest.raises(Unreachable):
-            service.order_state({"request_id": "0x" + "ab" * 32}, DEPOSIT_HASH, CHAINS)
+            service.order_state({"request_id": "0x" + "ab" * 32}, DEPOSIT_HASH)
         assert [asked.headers["x-api-key"] for asked in server.asked] == ["relay-key", "relay-key"]
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import TypeAlias
 
 import pytest
+from werkzeug.test import TestResponse
 
 from app.core.chains import USDC, ChainName
 from app.payments import treasury
@@ -15,6 +17,7 @@ from sandbox.evm import EvmNode
 from tests.crash.conftest import EvmScene
 from tests.support.chains import ether
 from tests.support.gateway import SEARCH, provider_settings
+from tests.support.mpp import answered
 from tests.support.payments import PRICE, EvmPayer
 from tests.support.processes import COMMIT, Point, ask, points, work
 from tests.support.upstreams import MisbehavingUpstream, misbehaving_upstream
@@ -22,6 +25,7 @@ from workers import confirmations
 
 pytestmark = [pytest.mark.chain, pytest.mark.parametrize("database_url", ["sqlite", "postgres"], indirect=True)]
 
+Pays: TypeAlias = Callable[[EvmPayer, TestResponse], dict[str, str]]
 # Claimed, signed and recorded; broadcast; settled; paid; attempt started; served.
 PAYMENT = points(COMMIT, "broadcast", COMMIT, COMMIT, COMMIT, COMMIT)
 BEGUN = {Point(COMMIT, "after", 4), Point(COMMIT, "before", 5), Point(COMMIT, "after", 5)}
@@ -45,11 +49,11 @@ def opened(scene: EvmScene, upstream: MisbehavingUpstream, node: EvmNode) -> tup
     return recipient, EvmPayer(node)
 
 
-def signed(scene: EvmScene, payer: EvmPayer) -> dict[str, str]:
+def signed(scene: EvmScene, payer: EvmPayer, pays: Pays = EvmPayer.pays) -> dict[str, str]:
     """Return the headers of a new authorization for the search."""
     with scene.app.app_context():
         app_state().part(SettlementCapacityCache).clear()
-        return payer.pays(scene.app.test_client().get(SEARCH))
+        return pays(payer, scene.app.test_client().get(SEARCH))
 
 
 @pytest.mark.parametrize("point", PAYMENT, ids=str)
@@ -79,12 +83,13 @@ def test_who_signs_anew_after_a_kill_pays_a_second_price_only_if_the_call_had_be
     assert 1 <= len(upstream.asked) <= prices
 
 
+@pytest.mark.parametrize("pays", [EvmPayer.pays, answered], ids=["x402", "mpp"])
 @pytest.mark.parametrize("point", PAYMENT, ids=str)
 def test_a_payment_of_a_killed_process_is_settled_and_served_at_most_once(
-    scene: EvmScene, upstream: MisbehavingUpstream, crash_node: EvmNode, point: Point
+    scene: EvmScene, upstream: MisbehavingUpstream, crash_node: EvmNode, point: Point, pays: Pays
 ) -> None:
     recipient, payer = opened(scene, upstream, crash_node)
-    headers = signed(scene, payer)
+    headers = signed(scene, payer, pays)
     pay = partial(ask, method="GET", path=SEARCH, headers=headers)
     end = scene.in_child(pay, point)
     assert end.killed, end.passed

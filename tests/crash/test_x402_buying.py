@@ -9,6 +9,7 @@ import pytest
 from app.core.chains import ChainName
 from tests.crash.conftest import Scene, SolanaScene, counted_usd
 from tests.support.chains import usdc
+from tests.support.mpp import mpp_seller
 from tests.support.processes import COMMIT, Point, Scenario, ServiceThatBuys, points
 from tests.support.sellers import CENT, ScriptedSeller, scripted_seller
 from tests.support.solana import FINALIZED
@@ -24,13 +25,15 @@ EXPIRED_SLOTS = 1_700
 
 
 @pytest.fixture
-def seller(each_scene: Scene) -> Iterator[ScriptedSeller]:
+def seller(each_scene: Scene, request: pytest.FixtureRequest) -> Iterator[ScriptedSeller]:
+    """A seller on the chain of the scene; on Base it can ask by MPP."""
     if isinstance(each_scene, SolanaScene):
         each_scene.node.advance(FINALIZED)
         with solana_seller(each_scene.node) as on_solana:
             yield on_solana
     else:
-        with scripted_seller(each_scene.node) as made:
+        asks_by_mpp = getattr(request, "param", "x402") == "mpp"
+        with (mpp_seller if asks_by_mpp else scripted_seller)(each_scene.node) as made:
             made.offer()["maxTimeoutSeconds"] = 600
             yield made
 
@@ -55,6 +58,11 @@ def test_every_step_of_a_purchase_is_a_kill_point(each_scene: Scene, seller: Scr
     assert [point for point in end.passed if point.step in known] == PURCHASE
 
 
+@pytest.mark.parametrize(
+    ("each_scene", "seller"),
+    [(ChainName.BASE, "x402"), (ChainName.BASE, "mpp"), (ChainName.SOLANA, "x402")],
+    indirect=True,
+)
 @pytest.mark.parametrize("point", PURCHASE, ids=str)
 def test_a_killed_purchase_is_paid_once_and_the_retry_gets_the_answer(
     each_scene: Scene, seller: ScriptedSeller, point: Point

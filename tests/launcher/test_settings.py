@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from app.config import Settings, UpstreamAccess
-from launcher import browser, service
+from app.config import REQUIRED, Settings, UpstreamAccess
+from launcher import browser, service, settings
 from launcher.errors import LauncherError
 from launcher.instance import Instance
 from launcher.procfile import read_procfile
@@ -16,6 +16,12 @@ from launcher.sandbox_secrets import ensure_secrets
 from launcher.settings import complete, read_dotenv, read_settings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def test_the_defaults_are_those_of_the_service() -> None:
+    assert tuple(name.upper() for name in REQUIRED) == settings.REQUIRED
+    assert Settings.model_fields["port"].default == settings.DEFAULT_PORT
+    assert f":{settings.REDIS_PORT}/" in Settings.model_fields["redis_url"].default.get_secret_value()
 
 
 def test_secrets_are_generated_once_and_readable_by_their_owner_only(tmp_path: Path) -> None:
@@ -29,7 +35,7 @@ def test_secrets_are_generated_once_and_readable_by_their_owner_only(tmp_path: P
     key_id, _, key = first["ENCRYPTION_KEYS"].partition(":")
     assert key_id
     assert len(base64.b64decode(key, validate=True)) == 32
-    assert len(set(first.values())) == 4
+    assert len(set(first.values())) == 5
 
 
 def test_a_secret_that_an_older_file_lacks_is_added_and_the_others_stay(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ class Funding(Machine):
             self.wallet, chain="base", amount=amount, currency=token.symbol, claim=Claim.none()
         )
         now = clock.now().timestamp()
-        self.asked[made.id] = Asked(token.symbol, units, self.ground.chain.head().number, now + _TTL_SECONDS)
+        self.asked[made["id"]] = Asked(token.symbol, units, self.ground.chain.head().number, now + _TTL_SECONDS)
 
     @rule(units=st.integers(1, 12), more=st.integers(0, 3), depth=st.integers(0, 3), keep=st.booleans())
     def one_runs_normally(self, units: int, more: int, depth: int, keep: bool) -> None:

@@ -27,10 +27,10 @@ from app.payments import jobs as payment_jobs
 from app.payments import jobs as payments_audit
 from app.payments.claimed_payments import MAX_ATTEMPTS, RETRY_WINDOW, PaymentStatus
 from app.payments.models import Payment, PaymentClaim, TopUp
+from app.payments.presented import PaymentHeaders, PaymentPrice
 from app.payments.treasury import WalletRole
 from app.payments.x402 import gate
 from app.payments.x402.gate import PaymentGrant
-from app.payments.x402.terms import PaymentHeaders, PaymentPrice
 from app.spending import audit as spending_audit
 from app.wallets.maintenance import audit as wallets_audit
 from app.wallets.transactions import confirmation, relayed

@@ -14,6 +14,7 @@ from hypothesis.stateful import Bundle, invariant, rule
 from app.agents import service as agents
 from app.audit_log import actors
 from app.catalog import statistics, subscriptions
+from app.catalog.models import Subscription
 from app.catalog.proxy.metering import ServiceCall
 from app.catalog.services import service as services
 from app.core import clock
@@ -152,7 +153,7 @@ class Services(Machine):
         assert offered.subscribed is not None
         was = offered.subscribed.get(wallet_id)
 
-        def ask() -> subscriptions.SubscriptionRow:
+        def ask() -> Subscription:
             return subscriptions.subscribe(offered.id, wallet_id=wallet_id, agent_id=self.buyer, claim=Claim.none())
 
         if wallet_id in self.gone or offered.status != "active":

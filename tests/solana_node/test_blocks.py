@@ -7,7 +7,6 @@ from solders.keypair import Keypair
 
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS
-from app.ports.errors import Rejected
 from solana_node import RpcError, SolanaNode
 from tests.solana_node.client import SOL
 
@@ -64,9 +63,9 @@ def test_a_node_behind_the_requested_slot_returns_no_history(node: SolanaNode) -
 def test_a_local_node_can_stand_in_for_a_public_cluster_and_the_sandbox_refuses_it(network: str) -> None:
     genesis_hash = DEPLOYMENTS[network].genesis_hash
     with SolanaNode(slot_ms=0, genesis_hash=genesis_hash) as stand_in:
-        SolanaChain(DEPLOYMENTS[network], rpc_urls=[stand_in.url]).verify_identity()
-        with pytest.raises(Rejected, match="wrong_chain"):
-            SolanaChain(DEPLOYMENTS["sandbox"], rpc_urls=[stand_in.url]).verify_identity()
+        SolanaChain(DEPLOYMENTS[network], rpc_urls=[stand_in.url]).head()
+        (endpoint,) = SolanaChain(DEPLOYMENTS["sandbox"], rpc_urls=[stand_in.url]).diagnose().endpoints
+        assert endpoint.problem == "wrong_chain"
 
 
 def test_a_malformed_genesis_hash_is_refused_immediately() -> None:

@@ -47,6 +47,7 @@ from app.state import Application, Ports
 from app.web.error_responses import ServerHooks
 from app.web.openapi_document import OpenApiDocument
 from app.wiring import bridges_between
+from tests.support.upstreams import close_idle
 
 DEAD_PLACE = ("127.0.0.1", 1)
 DEAD_EXCHANGE = "http://127.0.0.1:1"
@@ -80,6 +81,7 @@ def _parse(overrides: Mapping[str, Any]) -> Settings:
         "secret_key": "s" * 32,
         "code_peppers": key_of("p1"),
         "encryption_keys": key_of("k1"),
+        "receipt_signing_keys": key_of("r1"),
         "price_overrides": "ETH:3000,SOL:150",
         # The maximum: a transaction that lands immediately is confirmed within it on a busy machine, too.
         "confirmation_wait_seconds": "25",
@@ -313,5 +315,6 @@ def close(app: Application) -> None:
         db.engine.dispose()
     for reader in app.state.balance_readers.values():
         reader.shutdown(wait=False)
-    app.state.ports.upstream.close()
-    app.state.ports.public_upstream.close()
+    for upstream in (app.state.ports.upstream, app.state.ports.public_upstream):
+        if isinstance(upstream, HttpUpstream):
+            close_idle(upstream)

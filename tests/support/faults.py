@@ -101,9 +101,6 @@ class FaultyChain(_Faulty):
     def block_time(self) -> timedelta:
         return self.real.block_time
 
-    def verify_identity(self) -> None:
-        self._through("verify_identity", self.real.verify_identity)
-
     def diagnose(self) -> ChainDiagnosis:
         answer: ChainDiagnosis = self._through("diagnose", self.real.diagnose)
         return answer

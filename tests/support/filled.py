@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from typing import Any
@@ -39,6 +40,7 @@ _VALUES: Mapping[tuple[str, str], Callable[[int], Any]] = {
     ("api_keys", "kind"): lambda _: "ak",
     ("key_limits", "period"): lambda n: ("day", "week", "total")[n],
     ("budgets", "period"): lambda n: ("day", "week", "total")[n],
+    ("budget_counters", "period"): lambda n: ("day", "week", "total")[n],
     ("services", "status"): lambda n: ("active", "paused", "retired")[n],
     ("services", "price_nanos"): lambda n: n,
     ("service_payouts", "kind"): lambda n: ("payout", "refund", "payout")[n],
@@ -93,12 +95,12 @@ def held(connection: Connection) -> dict[str, dict[str, list[Any]]]:
 
 
 def kept(before: Mapping[str, Mapping[str, list[Any]]], after: Mapping[str, Mapping[str, list[Any]]]) -> list[str]:
-    """Return the columns that exist before and after with different contents."""
+    """Return the columns that exist before and after, and lost a value."""
     return [
         f"{table}.{column}"
         for table, columns in before.items()
         for column, values in columns.items()
-        if column in after.get(table, {}) and after[table][column] != values
+        if column in after.get(table, {}) and Counter(map(repr, values)) - Counter(map(repr, after[table][column]))
     ]
 
 

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from eth_account import Account
@@ -22,9 +23,14 @@ from solders.pubkey import Pubkey
 from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 from sqlalchemy import select
+from web3 import Web3
 from werkzeug.test import TestResponse
+from x402.mechanisms.evm.constants import EIP2612_PERMIT_TYPES, UPTO_PERMIT2_WITNESS_TYPES
 
 from app.adapters.evm.chain import EvmChain
+from app.adapters.evm.contracts import calls as contracts
+from app.adapters.evm.contracts.calls import PERMIT_NONCE
+from app.adapters.evm.contracts.deployments import PERMIT2, X402_UPTO_PROXY
 from app.adapters.evm.signatures import digest_of
 from app.adapters.evm.x402.facilitator import EvmFacilitator
 from app.adapters.prices import MarketPriceFeed
@@ -48,6 +54,7 @@ from tests.support.solana import fund_solana
 from tests.support.solana_people import SolanaPerson
 from tests.support.upstreams import MisbehavingUpstream, misbehaving_upstream
 
+ABIS = Path(contracts.__file__).with_name("abis.json")
 PRICE = 10_000
 """Units of USDC: the minimum price of a call, one cent."""
 
@@ -203,6 +210,81 @@ class EvmPayer:
 def signed_headers(terms: Mapping[str, Any], payload: Mapping[str, Any]) -> dict[str, str]:
     """Return the header of version 2."""
     return {"PAYMENT-SIGNATURE": encoded({"x402Version": 2, "accepted": terms, "payload": payload})}
+
+
+class UptoPayer(EvmPayer):
+    """A payer of the scheme `upto`: Permit2's allowance is signed with each payment, or given on the chain before."""
+
+    def metered(
+        self, answer: TestResponse, *, with_allowance: bool = True, units: int | None = None, **witness: Any
+    ) -> dict[str, str]:
+        """Return the headers with the maximum that a 402 asks for; `units` and fields of the witness replace its."""
+        terms = metered_terms(answer)
+        return self.maximum(terms, with_allowance=with_allowance, units=units or int(terms["amount"]), **witness)
+
+    def maximum(
+        self,
+        terms: Mapping[str, Any],
+        *,
+        with_allowance: bool,
+        units: int,
+        deadline: int = 4_000_000_000,
+        **fields: Any,
+    ) -> dict[str, str]:
+        nonce = fields.pop("nonce", secrets.randbits(256))
+        spender, token = fields.pop("spender", X402_UPTO_PROXY), fields.pop("token", terms["asset"])
+        witness = {"to": terms["payTo"], "facilitator": terms["extra"]["facilitatorAddress"], "validAfter": 0, **fields}
+        message = {
+            "permitted": {"token": token, "amount": units}, "spender": spender, "nonce": nonce, "deadline": deadline,
+            "witness": witness,
+        }  # fmt: skip
+        domain = {"name": "Permit2", "chainId": self.node.chain_id, "verifyingContract": PERMIT2}
+        signed = encode_typed_data(domain, UPTO_PERMIT2_WITNESS_TYPES, message)
+        payload = {
+            "signature": self._signature(signed),
+            "permit2Authorization": {
+                "from": self.address, "permitted": {"token": token, "amount": str(units)}, "spender": spender,
+                "nonce": str(nonce), "deadline": str(deadline),
+                "witness": {name: str(value) for name, value in witness.items()},
+            },
+        }  # fmt: skip
+        extensions = {"eip2612GasSponsoring": {"info": self._allowance(units, deadline)}} if with_allowance else {}
+        document = {"x402Version": 2, "accepted": terms, "payload": payload, "extensions": extensions}
+        return {"PAYMENT-SIGNATURE": encoded(document)}
+
+    def call_usdc(self, name: str, *arguments: object) -> None:
+        """Call a function of USDC from the payer's account, which pays no gas."""
+        contract = Web3().eth.contract(abi=json.loads(ABIS.read_text())["fiat_token"])
+        self.node.rpc("anvil_impersonateAccount", self.address)
+        self.node.fund_eth(self.address, 10**18)
+        data = contract.encode_abi(name, list(arguments))
+        self.node.rpc("eth_sendTransaction", {"from": self.address, "to": self.node.deployment.usdc, "data": data})
+        self.node.mine(1)
+
+    def _allowance(self, units: int, deadline: int) -> dict[str, Any]:
+        data = PERMIT_NONCE.encode(self.address)
+        found = self.node.rpc("eth_call", {"to": self.node.deployment.usdc, "data": "0x" + data.hex()}, "latest")
+        message = {
+            "owner": self.address, "spender": PERMIT2, "value": units, "nonce": int(found, 16), "deadline": deadline
+        }  # fmt: skip
+        usdc = self.node.deployment.usdc
+        domain = {"name": "USD Coin", "version": "2", "chainId": self.node.chain_id, "verifyingContract": usdc}
+        signed = encode_typed_data(domain, EIP2612_PERMIT_TYPES, message)
+        return {
+            "from": self.address, "asset": self.node.deployment.usdc, "spender": PERMIT2, "amount": str(units),
+            "nonce": str(int(found, 16)), "deadline": str(deadline), "signature": self._signature(signed),
+            "version": "1",
+        }  # fmt: skip
+
+    def _signature(self, message: SignableMessage) -> str:
+        return "0x" + bytes(self.account.sign_message(message).signature).hex()
+
+
+def metered_terms(answer: TestResponse) -> dict[str, Any]:
+    """Return what a 402 offers with the scheme `upto`."""
+    accepts = decoded(answer.headers["PAYMENT-REQUIRED"])["accepts"]
+    [found] = [each for each in accepts if each["scheme"] == "upto"]
+    return dict(found)
 
 
 class SolanaPayer:

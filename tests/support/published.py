@@ -40,6 +40,23 @@ def make_python(requirements: str | Path) -> Path:
     return _python(PROGRAMS / requirements)
 
 
+def run_command(name: str, *arguments: str, requirements: str, home: Path) -> tuple[int, str]:
+    """Run a command of the environment with these requirements, and return its exit code and what it printed.
+
+    It may leave files in its home folder.
+    """
+    ran = subprocess.run(
+        [str(make_python(requirements).with_name(name)), *arguments],
+        check=False,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=_RUNNING_SECONDS,
+        cwd=home,
+        env={**environment(), "HOME": str(home)},
+    )
+    return ran.returncode, ran.stdout
+
+
 def make_data(program: Path, *options: str, requirements: Path) -> Path:
     """Run a program once in the environment with these requirements, and return the folder that it filled."""
     folder = _folder(requirements, salt=f"{program.read_text()} {options}")
@@ -65,6 +82,12 @@ def run_node(program: str, *arguments: str, newer: bool = False) -> Any:
     """Run one of the programs under Node, or a newer one, with the locked packages, and return what it printed."""
     node = str(newer_node()) if newer else "node"
     return _run([node, str(_node_programs() / program), *arguments])
+
+
+def run_package(package: str, *arguments: str) -> str:
+    """Run the command of a locked npm package, and return what it printed."""
+    command = _node_programs().parent / "node_modules" / ".bin" / package
+    return _output([str(command), *arguments], seconds=_RUNNING_SECONDS)
 
 
 def run_conformance(package: str, *arguments: str) -> tuple[int, str]:

@@ -275,9 +275,6 @@ class SimulatedChain:
 
     # The methods of `ports.chain`.
 
-    def verify_identity(self) -> None:
-        self._ask()
-
     def diagnose(self) -> ChainDiagnosis:
         return ChainDiagnosis((EndpointStatus(1, "simulated", height=self.blocks[-1].number),))
 
@@ -465,6 +462,8 @@ def _require(reason: str, token: Token, available: int, required: int) -> None:
 
 class SimulatedFacilitator:
     """The facilitator of a simulated chain; a signed payment's payload is its content."""
+
+    metered = None
 
     def __init__(self, chain: SimulatedChain) -> None:
         self.chain = chain

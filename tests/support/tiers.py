@@ -6,6 +6,7 @@ the same dangers at more points, under more load, in a browser, with third-party
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -28,6 +29,7 @@ SECOND_TIER = {
     "tests/concurrency/test_transfers.py::test_two_hundred_*": "crowds of calls",
     "tests/workers/test_many_pending.py::*": "a thousand open movements",
     "tests/workers/test_queue_loss.py::test_a_*": "killed workers",
+    "tests/workers/test_queue_loss.py::test_without_redis_*[[]hanging]": "killed workers",
     "tests/launcher/test_environment.py::test_two_concurrent_*": "installations",
     "tests/launcher/test_environment.py::test_an_environment_is_created_*": "installations",
     "tests/launcher/test_environment.py::test_the_installation_compiles_*": "installations",
@@ -58,11 +60,18 @@ FIRST_TIER = (
 LONGEST = (
     "tests/api/test_access.py::*",
     "tests/api/test_any_request.py::*",
+    # These wait for a limit of the service, of ten seconds or more, while the other processes have the processors.
+    "tests/api/test_gateway_auth.py::test_calls_beyond_the_concurrency_limit_*",
+    "tests/api/test_gateway_charges.py::test_a_client_that_leaves_before_*",
+    "tests/api/test_gateway_charges.py::test_a_stream_that_its_client_leaves_*",
+    "tests/api/test_purchase_checks.py::test_a_slow_seller_*",
     "tests/clients/*",
+    "tests/concurrency/test_crash_test.py::*",
     "tests/docs/*",
     "tests/host/*",
     "tests/launcher/test_environment.py::*",
     "tests/machines/*",
+    "tests/workers/test_job_worker.py::*",
 )
 """Patterns of the tests that take longest. They begin first, so that at the end no process works alone."""
 
@@ -75,12 +84,12 @@ class Tier(StrEnum):
     ALL = "all"
 
 
-_WHOLE_FOLDERS = {
-    pattern.removesuffix("/*")
-    for pattern in SECOND_TIER
-    if pattern.endswith("/*") and not any(name.startswith(pattern.removesuffix("*")) for name in FIRST_TIER)
+_WHOLE_PATHS = {
+    path
+    for path in (re.sub(r"(/|::)\*$", "", pattern) for pattern in SECOND_TIER)
+    if "*" not in path and not any(name.startswith(path) for name in FIRST_TIER)
 }
-"""Folders without a test of the first tier, which need not be imported for it."""
+"""Folders and files without a test of the first tier, which need not be imported for it."""
 
 
 def tier_of(test_id: str) -> Tier:
@@ -111,7 +120,7 @@ class Tiers:
     def pytest_ignore_collect(self, collection_path: Path, config: pytest.Config) -> bool | None:
         if self.chosen is not Tier.FIRST or not collection_path.is_relative_to(config.rootpath):
             return None
-        return collection_path.relative_to(config.rootpath).as_posix() in _WHOLE_FOLDERS or None
+        return collection_path.relative_to(config.rootpath).as_posix() in _WHOLE_PATHS or None
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         items.sort(key=lambda item: not _matches(item.nodeid, LONGEST))

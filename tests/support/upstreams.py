@@ -12,7 +12,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.adapters.upstream_http.exchange import HttpUpstream
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
+
+
+def close_idle(upstream: HttpUpstream) -> None:
+    """Close the connections that wait for the next request to their origin."""
+    for idle in upstream._pool._idle.values():
+        while idle:
+            idle.pop().close()
 
 
 @dataclass(frozen=True, slots=True)

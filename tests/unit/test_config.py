@@ -7,6 +7,7 @@ import pytest
 
 from app.config import Settings
 from app.core import host
+from app.core.chains import ChainName
 from app.forwarding.call import MAX_BODY_BYTES
 from app.gateway.providers import configured
 from server.pool import ResourcePool, ResourceUse
@@ -39,6 +40,17 @@ def test_fallbacks_follow_the_secret_key_itself(monkeypatch: pytest.MonkeyPatch)
 def test_other_users_of_the_machine_cannot_read_a_new_database(tmp_path: Path) -> None:
     make_app(settings_for(f"sqlite:///{tmp_path}/var/purser.sqlite"))
     assert stat.S_IMODE((tmp_path / "var").stat().st_mode) == 0o700
+
+
+def test_deposits_of_a_chain_without_confirmations_of_its_own_are_not_settled_after_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SECRET_KEY", LONG)
+    settings = Settings.load()
+    found = {name: settings.confirmations(name, of_deposits=True) for name in (ChainName.ETHEREUM, ChainName.BASE)}
+    assert found == {ChainName.ETHEREUM: 2, ChainName.BASE: 5}
+    with pytest.raises(KeyError):
+        settings.confirmations(ChainName.SOLANA, of_deposits=True)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def added(status: PaymentStatus, **different: str) -> str:
 
 def land(payment_id: str) -> None:
     with unit_of_work() as session:
-        claimed_payments.mark_landed(session, payment_id, tx_hash="0x")
+        claimed_payments.mark_landed(session, claimed_payments.get(session, payment_id), tx_hash="0x")
 
 
 def status_of(payment_id: str) -> str:
@@ -133,10 +133,10 @@ def test_the_payments_of_one_chain_are_settled_in_their_order(app: Flask) -> Non
         clock_of_test.shift(-1)
         first = added(SETTLING)
         with unit_of_work() as session:
-            assert claimed_payments.find_settling(session, ChainName.BASE, 9) == [first, last]
-            assert claimed_payments.find_settling(session, ChainName.BASE, 1) == [first]
+            assert claimed_payments.find_settling(session, ChainName.BASE, 9, PaymentStatus.SETTLING) == [first, last]
+            assert claimed_payments.find_settling(session, ChainName.BASE, 1, PaymentStatus.SETTLING) == [first]
             claimed_payments.void(session, first)
-            assert claimed_payments.find_settling(session, ChainName.BASE, 9) == [last]
+            assert claimed_payments.find_settling(session, ChainName.BASE, 9, PaymentStatus.SETTLING) == [last]
 
 
 def test_a_payment_allows_four_attempts_and_no_two_that_overlap(app: Flask) -> None:

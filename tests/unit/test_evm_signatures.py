@@ -9,9 +9,8 @@ from eth_account.messages import encode_defunct
 from app.adapters.evm import signatures
 from app.adapters.evm.contracts.deployments import DEPLOYMENTS
 from app.adapters.evm.signatures import SigningDomain
+from app.adapters.evm.x402 import payments
 from app.adapters.evm.x402.payments import SignedAuthorization
-from app.adapters.swaps import uniswap
-from app.adapters.swaps.uniswap import PermitFacts
 
 USDC = "0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913"
 DOMAIN = SigningDomain("USD Coin", "2", 8453, USDC)
@@ -66,9 +65,8 @@ def test_the_domain_is_usdc_s_own_separator_on_base() -> None:
 
 def test_a_permit_has_the_fixed_digest() -> None:
     signer = RecordingSigner()
-    uniswap.sign(
-        DEPLOYMENTS["mainnet", "base"], PermitFacts(7, "USD Coin", "2"), signer, units=5_000_000, deadline=1_900_000_000
-    )
+    base = DEPLOYMENTS["mainnet", "base"]
+    payments.sign_permit(base, signer, spender=base.uniswap_router, units=5_000_000, nonce=7, deadline=1_900_000_000)
     assert signer.digests == ["43e874321ccf0316fda3aabe57652e101fde9014ef809d676e68dd818ae8d507"]
 
 

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select, text
 from sqlalchemy.engine import make_url
+from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
 from app.core import clock
@@ -33,7 +34,7 @@ from app.db.unit_of_work import CommitUnknownError, UnitError, read_only_unit, u
 from app.errors import InsufficientCredits, Unauthorized
 from app.extensions import db
 from app.identity import budgets
-from app.identity.models import ApiKey, Budget, BudgetMember, KeyLimit
+from app.identity.models import ApiKey, Budget, BudgetCounter, BudgetMember, KeyLimit
 from app.identity.principal import KeyKind, Principal
 from app.payments.paid_call import PaidCall
 from app.ports.upstream import RelayOutcome, UpstreamRequest
@@ -49,8 +50,8 @@ from tests.support.waiting import wait_until
 _NOW = "2026-03-04T05:06:07.891011Z"
 _TODAY = datetime(2026, 3, 4, tzinfo=UTC)
 _LEASE = timedelta(seconds=90)
-_NOT_COMPARED = {CreditLedgerEntry: {"id"}, KeyLimit: {"mac"}}
-_MODELS = (CreditAccount, CreditHold, CreditLedgerEntry, UsageLog, UsageByProvider, KeyLimit)
+_NOT_COMPARED = {CreditLedgerEntry: {"id"}}
+_MODELS = (CreditAccount, CreditHold, CreditLedgerEntry, UsageLog, UsageByProvider)
 
 
 _LIMIT_NANOS = 40
@@ -93,10 +94,21 @@ class Ledger:
                 session.add(
                     KeyLimit(
                         id=key_id(account_id, "limited"), account_id=account_id, limit_nanos=_LIMIT_NANOS, period="day",
-                        tags=[], models=[], used_nanos=5, announced_percent=50, created_at=now,
-                        window_start=_TODAY if account_id == self.ids[0] else _TODAY - timedelta(days=1),
+                        tags=[], models=[], created_at=now,
                     )
                 )  # fmt: skip
+                begun = _TODAY if account_id == self.ids[0] else _TODAY - timedelta(days=1)
+                self._count(session, key_id(account_id, "limited"), _LIMIT_NANOS, used=5, begun=begun)
+                own = key_id(account_id, "limited")
+                session.add(BudgetMember(budget_id=own, member_id=own))
+
+    @staticmethod
+    def _count(session: Session, budget_id: str, limit: int, *, used: int, begun: datetime) -> None:
+        session.add(
+            BudgetCounter(
+                id=budget_id, limit_nanos=limit, period="day", used_nanos=used, window_start=begun, announced_percent=50
+            )
+        )  # fmt: skip
 
     def share_budgets(self) -> None:
         """Give both accounts a budget, the valid key of one another, and an outer one to that."""
@@ -110,9 +122,10 @@ class Ledger:
                 session.add(
                     Budget(
                         id=key_id(self.ids[0], name), name=name, limit_nanos=limit, period="day", members={},
-                        used_nanos=used, window_start=begun, announced_percent=50, created_at=clock.now(),
+                        created_at=clock.now(),
                     )
                 )  # fmt: skip
+                self._count(session, key_id(self.ids[0], name), limit, used=used, begun=begun)
                 members = self.ids if name == "both" else [valid]
                 session.add_all(BudgetMember(budget_id=key_id(self.ids[0], name), member_id=each) for each in members)
             accounts.mark_with_budgets(session, self.ids)
@@ -139,7 +152,8 @@ class Ledger:
         with self.app.app_context(), read_only_unit() as session:
             found = {model.__tablename__: sorted(self._rows_of(session, model), key=repr) for model in _MODELS}
             # What is left: a batch that leaves a step undone may have begun a window anew, or taken returns back.
-            ids = [key_id(self.ids[0], name) for name in ("both", "key", "outer")]
+            ids = [key_id(self.ids[0], name) for name in ("both", "key", "outer", "limited")]
+            ids.append(key_id(self.ids[1], "limited"))
             found["budgets"] = sorted((each.id, each.used_nanos) for each in budgets.read(session, ids))
             return found
 
@@ -194,8 +208,9 @@ def test_a_batch_writes_the_rows_of_its_steps_one_by_one(
             if has_budgets:
                 ledger.share_budgets()
         held: list[Hold] = []
+        limited = [key_id(each, "limited") for each in ids]
         for kind, members, is_limited in batches:
-            alike = [step for step in held if step.call.is_limited is is_limited]
+            alike = [step for step in held if (step.call.api_key_id in limited) is is_limited]
             # A key that is remembered from before it joined does not know of its budgets.
             steps = _steps(kind, members, ids, alike, is_limited=is_limited, has_budgets=has_budgets)
             held = [step for step in held if step.id not in {each.id for each in steps}]
@@ -221,13 +236,13 @@ def test_a_step_that_its_key_does_not_cover_takes_nothing_from_shared_budgets(
 ) -> None:
     ids = new_id(), new_id()
     ledgers = [Ledger(build_app(url), ids, is_grouped=True) for url in (sqlite_url, postgres_url)]
-    call = UsageCall(key_id(ids[0], "limited"), "exa", "m", is_limited=True, has_budgets=True)
+    call = UsageCall(key_id(ids[0], "limited"), "exa", "m", has_budgets=True)
     for ledger in ledgers:
         ledger.open(100)
         ledger.share_budgets()
         [refused] = ledger.run([Hold(new_id(), ids[0], call, _LIMIT_NANOS - 4, MeteredUsage(1), _LEASE)])
         assert refused["required_usd"] > refused["credits_usd"]
-        assert sorted(used for _, used in ledger.rows()["budgets"]) == [0, 6, 7]
+        assert sorted(used for _, used in ledger.rows()["budgets"]) == [0, 0, 5, 6, 7]
 
 
 def _steps(
@@ -243,8 +258,8 @@ def _steps(
     steps: list[Step[Any]] = []
     for account, made, metered, place in sorted(members, key=lambda member: member[2].cost_nanos):
         name = "limited" if is_limited and made.api_key_id.startswith("valid") else made.api_key_id
-        knows = has_budgets and (is_limited or place % 2 == 0)
-        call = made._replace(api_key_id=key_id(ids[account], name), is_limited=is_limited, has_budgets=knows)
+        knows = is_limited or (has_budgets and place % 2 == 0)
+        call = made._replace(api_key_id=key_id(ids[account], name), has_budgets=knows)
         if kind is Hold:
             steps.append(Hold(new_id(), ids[account], call, metered.cost_nanos, metered, _LEASE))
         elif kind is Charge:

@@ -19,8 +19,9 @@ from app.adapters.evm.contracts.deployments import DEPLOYMENTS
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA
 from app.core.chains import ChainName
-from app.payments.x402 import terms as presentation
-from app.payments.x402.terms import HashPayment, PaymentHeaders
+from app.payments import presented as presentation
+from app.payments.presented import HashPayment, PaymentHeaders
+from app.payments.x402 import gate
 from app.ports.errors import Rejected
 from app.ports.facilitator import ExpectedPayment
 from tests.support.applications import make_app, settings_for
@@ -70,8 +71,22 @@ _AUTHORIZATION = st.fixed_dictionaries(
         "nonce": st.binary(min_size=32, max_size=32).map(lambda raw: "0x" + raw.hex()) | _WILD,
     }
 )
+_MAXIMUM = st.fixed_dictionaries(
+    {
+        "from": st.just(_ADDRESS) | _WILD,
+        "permitted": st.fixed_dictionaries({"token": st.just(_ADDRESS) | _WILD, "amount": _NUMBERS | _WILD}) | _WILD,
+        "spender": st.just(_ADDRESS) | _WILD,
+        "nonce": _NUMBERS | _WILD,
+        "deadline": _NUMBERS | _WILD,
+        "witness": st.fixed_dictionaries(
+            {"to": st.just(_ADDRESS), "facilitator": st.just(_ADDRESS), "validAfter": _NUMBERS | _WILD}
+        )
+        | _WILD,
+    }
+)
 _PAYLOADS = st.fixed_dictionaries(
     {
+        "permit2Authorization": _MAXIMUM | _WILD,
         "signature": st.binary(min_size=65, max_size=65).map(lambda raw: "0x" + raw.hex()) | _WILD,
         "authorization": _AUTHORIZATION | _WILD,
         "transaction": st.binary(max_size=300).map(lambda raw: base64.b64encode(raw).decode()) | _WILD,
@@ -79,13 +94,23 @@ _PAYLOADS = st.fixed_dictionaries(
 )
 
 
+def _credentials() -> st.SearchStrategy[Any]:
+    details = st.fixed_dictionaries({"chainId": st.just(908453) | _WILD})
+    request = st.fixed_dictionaries({"methodDetails": details | _WILD}).map(_encoded)
+    named = {"method": st.just("evm") | _WILD, "intent": st.just("charge") | _WILD, "request": request | _WILD}
+    payload = st.tuples(_AUTHORIZATION, st.just({"type": "authorization"})).map(lambda both: {**both[0], **both[1]})
+    challenge = st.fixed_dictionaries({**named, "id": st.text(max_size=70) | _WILD, "expires": st.text() | _WILD})
+    return st.fixed_dictionaries({"challenge": challenge | _WILD, "payload": payload | _WILD})
+
+
 def _documents() -> st.SearchStrategy[Any]:
-    terms = {"scheme": st.just("exact") | _WILD, "network": st.sampled_from(network_names()) | _WILD}
+    terms = {"scheme": st.sampled_from(["exact", "upto"]) | _WILD, "network": st.sampled_from(network_names()) | _WILD}
     return st.fixed_dictionaries(
         {
             "x402Version": st.sampled_from([1, 2]) | _WILD,
             "payload": _PAYLOADS | _WILD,
             "accepted": st.fixed_dictionaries(terms) | _WILD,
+            "extensions": st.fixed_dictionaries({"eip2612GasSponsoring": _WILD}) | _WILD,
             **terms,
         }
     )
@@ -95,8 +120,12 @@ def _encoded(document: Any) -> str:
     return base64.b64encode(json.dumps(document).encode(errors="surrogatepass")).decode()
 
 
+_METERED = {
+    "x402Version": 2, "accepted": {"scheme": "upto", "network": "eip155:908453"}, "payload": {}, "extensions": ["wild"],
+}  # fmt: skip
 HEADERS = (
     _documents().map(_encoded)
+    | _credentials().map(_encoded)
     | _WILD.map(_encoded)
     | st.binary(max_size=200).map(lambda raw: base64.b64encode(raw).decode())
     | st.text(st.characters(min_codepoint=32, max_codepoint=255), max_size=200)
@@ -106,19 +135,22 @@ HEADERS = (
 _CHAINS = st.sampled_from(["", "base", "BASE ", "solana", "ethereum", "bitcoin", "b\xe4se"])
 
 
-@given(HEADERS, st.sampled_from([presentation.PLAIN_HEADER, presentation.SIGNED_HEADER]), _CHAINS)
+@given(HEADERS, st.sampled_from([presentation.PLAIN_HEADER, presentation.SIGNED_HEADER, "Authorization"]), _CHAINS)
 @example(base64.b64encode(b"[" * 12_000).decode(), presentation.PLAIN_HEADER, "")
 @example(base64.b64encode(b'{"x402Version":' * 800).decode(), presentation.SIGNED_HEADER, "")
 @example(base64.b64encode(b'{"x402Version":' + b"1" * 6_000 + b"}").decode(), presentation.SIGNED_HEADER, "")
 @example(base64.b64encode(b'{"x402Version": NaN}').decode(), presentation.PLAIN_HEADER, "")
 @example(base64.b64encode(b'{"x402Version": 1e400}').decode(), presentation.PLAIN_HEADER, "")
 @example(base64.b64encode(b'"\\ud800"').decode(), presentation.PLAIN_HEADER, "")
+@example(_encoded(_METERED), presentation.SIGNED_HEADER, "")
 @example("A" * 100_000, presentation.PLAIN_HEADER, "")
+@example("A" * 100_000, "Authorization", "")
 def test_a_payment_is_read_or_refused(app: Flask, header: str, name: str, chain: str) -> None:
+    header = f"Payment {header}" if name == "Authorization" else header
     sent = EnvironBuilder(headers={name: header, presentation.CHAIN_HEADER: chain}).get_request().headers
     with app.app_context():
         try:
-            presented = presentation.read_payment(PaymentHeaders.read(sent.get))
+            presented = gate.read_payment(PaymentHeaders.read(sent.get))
         except Rejected:
             return
         if isinstance(presented, HashPayment):
@@ -126,10 +158,12 @@ def test_a_payment_is_read_or_refused(app: Flask, header: str, name: str, chain:
             return
         # Random payloads have no valid signature.
         expected = ExpectedPayment(10_000, _ADDRESS, _ADDRESS)
+        scheme = presented.facilitator.metered if presented.is_metered else presented.facilitator
+        assert scheme is not None
         with pytest.raises(Rejected):
-            presented.facilitator.claim_of(presented.payload)
+            presented.claim_key()
         with pytest.raises(Rejected):
-            presented.facilitator.verify(presented.payload, expected, now=1)
+            scheme.verify(presented.payload, expected, now=1)
 
 
 @given(st.text(max_size=140) | st.binary(min_size=64, max_size=65).map(lambda raw: "0x" + raw.hex()))

@@ -52,6 +52,15 @@ def lock_by_statements() -> None:
         session.connection().exec_driver_sql("DELETE FROM spending_accounts WHERE wallet_id IS NULL")
 
 
+@pytest.mark.postgres
+def test_a_block_that_pays_more_wallets_than_a_statement_has_parameters_can_be_stored(
+    postgres_url: str, build_app: Callable[..., Flask]
+) -> None:
+    wallet_ids = {new_id() for _ in range(70_000)}
+    with build_app(postgres_url).app_context(), unit_of_work() as session:
+        spending_accounts.lock_accounts(session, wallet_ids)
+
+
 def test_on_a_public_network_a_wrong_order_is_logged_and_not_refused(app: Flask) -> None:
     engine = create_engine("sqlite://")
     guard(engine, refuses_wrong_lock_order=False)

@@ -22,7 +22,6 @@ from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import SignedAttempt, Transaction, TransactionEvent
 from app.wallets.core.wallets import WalletView
 from app.wallets.transactions import open_transactions, pipeline, relayed, settlement
-from app.wallets.transactions.open_transactions import UnreadableMovement
 from app.wallets.transactions.pipeline import Movement, NotAffordable
 
 PENDING, CONFIRMED, FAILED = MovementStatus.PENDING, MovementStatus.CONFIRMED, MovementStatus.FAILED
@@ -174,8 +173,8 @@ def test_due_movements_are_found_in_their_order_on_their_chain() -> None:
     assert open_transactions.due(ChainName.ETHEREUM, NOON) == ([], [])
     (landed, replaced), broken = open_transactions.due(BASE, NOON)
     assert (landed.id, replaced.id) == (first, later)
-    assert broken == [UnreadableMovement(unreadable, BASE, 0)]
-    assert (landed.lacks_fee, replaced.lacks_fee, replaced.expires) == (True, False, False)
+    assert [(row.id, row.chain, row.checks) for row in broken] == [(unreadable, BASE, 0)]
+    assert (landed.lacks_fee, replaced.lacks_fee, replaced.expires_at_height) == (True, False, None)
     assert replaced.query.tx_hashes == ("0x1", "0x2")
     intent = TransferIntent(SENDER, "0xc", TokenAmount(5, USDC))
     assert replaced.attempt() == StoredTransaction(intent, "0x2", b"raw", 1, {})

@@ -14,13 +14,14 @@ from app.adapters.vault import LocalVault
 from app.core.chains import ChainName
 from app.errors import PaymentAlreadyUsed, PaymentInvalid, PaymentRequired, ServiceError
 from app.payments import treasury
+from app.payments.presented import PayableRequest, PaymentHeaders, PaymentPrice, request_fingerprint
 from app.payments.treasury import WalletRole
 from app.payments.x402 import terms
-from app.payments.x402.terms import PayableRequest, PaymentHeaders, PaymentPrice, request_fingerprint
 from app.ports.facilitator import PaymentAsset, SettlementCapacity
 from app.ports.vault import NewWallet, SecretLocation
 from app.state import Application
 from tests.support.applications import change_ports
+from tests.support.receipts import statement_of
 
 HEADERS = PaymentHeaders(plain="0x")
 
@@ -160,6 +161,11 @@ def test_a_refusal_has_the_terms_of_both_versions_of_x402_the_cheapest_chain_fir
         # A legacy client rejects the whole list for one network that it does not know.
         "accepts": [OFFERED_BY_VERSION_1],
     }  # fmt: skip
+    extension = required.pop("extensions")["offer-receipt"]
+    signed = [statement_of(each["signature"]) for each in extension["info"]["offers"]]
+    assert [(each["network"], each["amount"], each["resourceUrl"]) for each in signed] == [
+        (each["network"], "10000", "http://purser.test/x") for each in required["accepts"]
+    ]
     assert required == {
         "x402Version": 2,
         "error": "Payment required",

@@ -5,6 +5,7 @@ A busy client's requests are counted several in a round trip, which never grants
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -107,18 +108,6 @@ def test_processes_without_redis_together_grant_no_more_than_the_limit() -> None
     assert [_counted(limiter, new_id(), attempts=9, limit="3 per minute") for limiter in each] == [1] * 4
 
 
-def test_any_number_of_clients_that_wait_leaves_a_bounded_number_of_queues() -> None:
-    limiter = RateLimiter(f"redis://127.0.0.1:{free_port()}/0")
-    for number in range(2_500):
-        limiter.count_when_permitted("9 per hour", "service", f"client-{number}", 0)
-    assert len(limiter._queues) <= 1_000
-    for _ in range(9):
-        with suppress(RateLimited):
-            limiter.count_when_permitted("9 per hour", "service", "client-1", 0)
-    with pytest.raises(RateLimited):
-        limiter.count_when_permitted("9 per hour", "service", "client-1", 0)
-
-
 def test_unlimited_counts_nothing(redis_url: str) -> None:
     limiter = RateLimiter(redis_url)
     for limit in (None, ""):
@@ -213,8 +202,8 @@ def test_a_turn_that_comes_too_late_is_refused_without_a_wait(limiters: list[Rat
 
 
 def test_a_queue_has_an_end(limiters: list[RateLimiter], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limiter_module, "_MAX_WAITING", 2)
     limiter, client = limiters[0], new_id()
+    monkeypatch.setattr(limiter, "_places", threading.BoundedSemaphore(2))
 
     def wait_in_turn(_number: int) -> bool:
         with suppress(RateLimited):

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from app.agents import service as agents
-from app.core import identifiers
+from app.core import clock, identifiers
 from app.core.identifiers import new_id
 from app.credits import accounts
 from app.db.unit_of_work import read_only_unit, unit_of_work
@@ -51,7 +51,7 @@ def spend(caller: Principal, kind: type[Hold | Charge], nanos: int) -> None:
 
 def _rotate(session: Session, caller: Principal, grace: timedelta) -> None:
     key = service.mint_api_key(KeyKind.AGENT)
-    api_keys.rotate_api_key(session, caller.account_id, key, grace=grace)
+    api_keys.rotate_api_key(session, caller.account_id, key, now=clock.now(), grace=grace)
 
 
 def _delete(session: Session, caller: Principal) -> None:

@@ -17,7 +17,7 @@ from app.core.money import TokenAmount
 from app.db.unit_of_work import read_only_unit
 from app.payments import jobs, settlement_capacity, treasury
 from app.payments.settlement_capacity import FEE_TOO_HIGH, NOT_OFFERED, SettlementCapacityCache
-from app.ports.errors import Unreachable
+from app.ports.errors import Rejected, Unreachable
 from app.ports.facilitator import SettlementCapacity
 from app.state import Application
 
@@ -78,7 +78,13 @@ class Scene:
     def refusal(self, price_nanos: int, fee_units: int | None = None, chain: ChainName = BASE) -> str | None:
         self.cache.clear()
         with self.app.app_context():
-            return settlement_capacity.refusal_reason(chain, price_nanos, fee_units)
+            if fee_units is None:
+                return settlement_capacity.refusal_reason(chain, price_nanos)
+            try:
+                settlement_capacity.submission_nanos(chain, price_nanos, fee_units)
+            except Rejected as refusal:
+                return refusal.reason
+            return None
 
 
 @pytest.fixture

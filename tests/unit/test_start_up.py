@@ -20,19 +20,23 @@ _LATE += ("alembic", "flask_migrate")
 _REPORT = "\nimport sys; print(len(sys.modules), *[name for name in sys.argv[1:] if name in sys.modules])"
 
 
-def _load(modules: str, tmp_path: Path) -> tuple[float, int, list[str]]:
+def _load(modules: str, tmp_path: Path, late: tuple[str, ...] = _LATE) -> tuple[float, int, list[str]]:
     """Import modules in a new process; return its processor seconds, the number of modules and the late ones."""
+    return _run(f"import {modules}", tmp_path, late)
+
+
+def _run(code: str, tmp_path: Path, late: tuple[str, ...]) -> tuple[float, int, list[str]]:
     environment = {
         **{name: generate() for name, generate in GENERATORS.items()},
         "PATH": os.environ["PATH"],
         "DATABASE_URL": f"sqlite:///{tmp_path / 'test.sqlite'}",
     }
-    command = [sys.executable, "-c", f"import {modules}{_REPORT}", *_LATE]
+    command = [sys.executable, "-c", f"{code}{_REPORT}", *late]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     answer = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=200)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    number, *late = answer.stdout.split()
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, int(number), late
+    number, *loaded = answer.stdout.splitlines()[-1].split()
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, int(number), loaded
 
 
 @pytest.mark.parametrize(
@@ -45,3 +49,20 @@ def test_a_process_imports_no_more_than_its_budget(tmp_path: Path, modules: str,
     libraries, _, _ = _load("flask, sqlalchemy.orm", tmp_path)
     # Seven times on an idle machine. Load and missing bytecode slow down both.
     assert seconds < 30 * libraries
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["keys", "--help"]])
+def test_a_list_of_commands_costs_no_more_than_flask(tmp_path: Path, arguments: list[str]) -> None:
+    code = f"from flask.cli import cli\ntry: cli.main(['--app', 'wsgi', *{arguments}])\nexcept SystemExit: pass"
+    seconds, number, late = _run(code, tmp_path, ("app.factory", "app.config", "sqlalchemy", "pydantic"))
+    flask, flask_number, _ = _load("flask.cli, dotenv", tmp_path)
+    assert late == []
+    assert number <= flask_number + 20
+    assert seconds < 3 * flask
+
+
+def test_a_command_of_the_launcher_imports_nothing_of_the_service(tmp_path: Path) -> None:
+    code = "from launcher.__main__ import main\nmain(['true'])"
+    _, number, late = _run(code, tmp_path, ("app", "launcher.service", "http.client", "pydantic", "flask"))
+    assert late == []
+    assert number <= 150

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from eth_utils.crypto import keccak
 from flask import Flask
+from hypothesis import example, given
+from hypothesis import strategies as st
 from solders.keypair import Keypair
 
 from app.adapters.evm.chain import EvmChain
@@ -22,6 +27,7 @@ from app.buying.sellers import SellerAnswer
 from app.core.chains import ChainName
 from app.errors import InvalidInput, PerTxLimitExceeded, TermsNotSupported
 from app.ports.facilitator import AuthorizedPayment, PaymentSigner
+from tests.support.mpp import base64url
 from tests.support.payments import decoded, encoded
 from tests.support.sellers import OTHER_PAYEE, PAYEE
 
@@ -135,6 +141,35 @@ def test_what_a_seller_stated_in_an_extension_is_returned_with_the_answer() -> N
     assert sent == {**stated, "a": {"info": {"version": "1", "amount": "5"}, "schema": {}}}
 
 
+def test_a_payment_is_bound_to_the_route_that_terms_name_by_another_nonce_each_time() -> None:
+    stated = {"mppx": {"info": {"method": "GET", "opaque": "e30"}, "schema": {"type": "object"}}}
+    terms = {"extensions": stated, "resource": {"url": f"https://{HOST}/report"}}
+    found = [payable(offer_on(), terms=terms)[0] for _ in range(2)]
+    for offer in found:
+        sent = decoded(offer.payment_header(AuthorizedPayment("1", {}, {}, {}), identifier="id"))
+        salt = sent["extensions"]["mppx"]["info"].pop("nonce")
+        assert sent["extensions"] == stated
+        sent["extensions"]["mppx"]["info"]["nonce"] = salt
+        bound = "|".join(base64url(sent[name]) for name in ("accepted", "resource", "extensions"))
+        assert offer.nonce == hashlib.sha256(bound.encode()).digest()
+    assert found[0].nonce != found[1].nonce
+
+
+@pytest.mark.parametrize(
+    "extensions",
+    [
+        {"mppx": "text"}, {"mppx": {"schema": {}}}, {"mppx": {"info": ["GET"]}},
+        # What is answered in another extension is not known when the nonce is.
+        {"mppx": {"info": {"method": "GET"}}, "payment-identifier": {"info": {"required": True}}},
+    ],
+)  # fmt: skip
+def test_terms_that_cannot_be_bound_to_a_route_get_a_random_nonce(extensions: dict[str, Any]) -> None:
+    [offer] = payable(offer_on(), terms={"extensions": extensions})
+    assert offer.nonce is None
+    sent = decoded(offer.payment_header(AuthorizedPayment("1", {}, {}, {}), identifier="id"))
+    assert sent["extensions"]["mppx"] == extensions["mppx"]
+
+
 def test_the_cheapest_supported_offer_comes_first_and_base_before_ethereum() -> None:
     found = payable(
         offer_on(scheme="upto", amount="1"), offer_on(amount="30000"), offer_on(ETHEREUM, amount="20000"),
@@ -189,6 +224,53 @@ def test_a_payment_is_valid_for_eight_minutes_at_most() -> None:
 def test_a_402_without_readable_terms_is_refused(answer: SellerAnswer) -> None:
     with pytest.raises(TermsNotSupported):
         offers.read_terms(answer)
+
+
+_PARAMETERS = st.sampled_from(
+    [
+        "id",
+        "realm",
+        "method",
+        "intent",
+        "request",
+        "expires",
+        "opaque",
+        "header",
+        "Payment id",
+        "Payment",
+        "Basic x",
+        "",
+    ]
+)
+_VALUES = st.sampled_from(["evm", "charge", '"evm"', '"charge"', '"eyJhIjoxfQ"', '"a\\"b"', '"', "", "=", '"2999"'])
+
+
+@given(st.lists(st.tuples(_PARAMETERS, _VALUES)).map(lambda all_: ", ".join(f"{a}={b}" for a, b in all_)) | st.text())
+@example('Payment id="' + '"' * 16_000)
+@example("Payment " + "a=," * 5_000)
+def test_any_challenge_is_read_or_refused(stated: str) -> None:
+    answer = SellerAnswer(402, [("WWW-Authenticate", stated), ("www-authenticate", stated)], b"")
+    with suppress(TermsNotSupported):
+        terms = offers.read_terms(answer)
+        offers.payable_offers(terms, SIGNERS, host=HOST, max_nanos=DOLLAR_NANOS, networks=(), own_addresses=())
+
+
+def test_several_challenges_in_one_header_are_told_apart() -> None:
+    request = base64url(
+        {
+            "amount": "1",
+            "currency": SIGNERS[BASE].asset.address,
+            "recipient": PAYEE,
+            "methodDetails": {"chainId": 8453, "credentialTypes": ["authorization"]},
+        }
+    )
+    one = f'Payment id="a, \\"b", realm={HOST}, method="evm", intent="charge", request="{request}"'
+    other = f'payment ID=c,realm="example.com" , method=evm,intent=charge,request={request}'
+    stated = f'Negotiate abc==, {one}, Bearer realm="x, y", {other}, Payment id="no"'
+    [terms] = offers.read_terms(SellerAnswer(402, [("WWW-Authenticate", stated)], b""))
+    assert [each["challenge"]["id"] for each in terms.accepts] == ['a, "b', "c"]
+    found = offers.payable_offers([terms], SIGNERS, host=HOST, max_nanos=DOLLAR_NANOS, networks=(), own_addresses=())
+    assert [each.nonce for each in found] == [keccak(text=f'a, "b{HOST}'), keccak(text="cexample.com")]
 
 
 def test_terms_that_are_too_long_to_store_are_refused_as_such() -> None:

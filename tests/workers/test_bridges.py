@@ -16,14 +16,14 @@ from sqlalchemy import update
 
 from app.adapters.bridges.cctp import messages
 from app.adapters.bridges.cctp.evm_chain import MintSearch
-from app.adapters.bridges.cctp.messages import CctpMessage, MintNotFound
+from app.adapters.bridges.cctp.messages import CctpMessage
 from app.adapters.bridges.deployments import DEPLOYMENTS
 from app.adapters.evm.chain import EvmChain
 from app.core import clock
 from app.core.chains import ETH, USDC, ChainName
 from app.core.money import parse_amount
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.ports.bridges import BridgeArrival
+from app.ports.bridges import ArrivalNotFound, BridgeArrival
 from app.spending import accounts as spending_accounts
 from app.wallets.bridges import advance as bridge_steps
 from app.wallets.bridges import state as bridge_states
@@ -342,7 +342,7 @@ def test_a_mint_by_another_party_is_found_or_awaited_with_limited_nodes(
     message = messages.read(bytes.fromhex(said["messages"][0]["message"][2:]))
     other = replace(message, burn=replace(message.burn, units=message.burn.units + 1))
 
-    def found(looked_for: CctpMessage) -> BridgeArrival | MintNotFound:
+    def found(looked_for: CctpMessage) -> BridgeArrival | ArrivalNotFound:
         search = MintSearch(DEPLOYMENTS["sandbox"].transmitter, looked_for, since)
         return search.run(chain_at(ethereum_node, limited.url).rpc, hint=None)
 
@@ -351,12 +351,12 @@ def test_a_mint_by_another_party_is_found_or_awaited_with_limited_nodes(
         arrival = found(message)
         assert isinstance(arrival, BridgeArrival)
         assert arrival.tx_hash == minted
-        assert found(other) is MintNotFound.NOT_FOUND
+        assert found(other) is ArrivalNotFound.NOT_FOUND
         # Without logs, the message that used the nonce is unknown.
         limited.after = refuse("eth_getLogs", "query returned more than 10000 results")
-        assert found(message) is MintNotFound.UNREADABLE
+        assert found(message) is ArrivalNotFound.UNREADABLE
         limited.after = lambda calls, replies: few_logs(calls, refuse("eth_call", "missing trie node")(calls, replies))
-        assert found(message) is MintNotFound.UNREADABLE
+        assert found(message) is ArrivalNotFound.UNREADABLE
     assert workers.finish(bridge_id)["status"] == "confirmed"
 
 

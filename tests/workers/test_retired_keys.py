@@ -39,8 +39,6 @@ class Ledger:
     block_time: timedelta = timedelta(0)
     asked: list[str] = field(default_factory=list)
 
-    def verify_identity(self) -> None: ...
-
     def explorer_url(self, tx_hash: str) -> str | None:
         return tx_hash and None
 

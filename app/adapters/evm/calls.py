@@ -6,7 +6,6 @@ lying or broken node is skipped and never produces a wrong figure. Logs are read
 endpoint accepts.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Literal, TypeVar, cast
 
@@ -23,10 +22,6 @@ from app.core.chains import ChainName
 from app.core.foreign import ForeignModel, Items, MalformedResponseError, reader
 from app.ports.chain import BlockRef
 
-_PYTHONS_OWN_LIMIT = 1_000
-# web3 imports py_ecc, which raises the limit to 100 000: far more than a thread's C stack holds, so that a deeply
-# nested JSON text from anywhere would kill the process instead of raising RecursionError.
-sys.setrecursionlimit(_PYTHONS_OWN_LIMIT)
 _HASH_BYTES = 32
 
 

@@ -51,17 +51,16 @@ class EvmChain:
         if private_rpc_urls:
             private = rpc(urls=private_rpc_urls, first_number=len(rpc_urls) + 1)
             self._sender = _broadcaster(private, reads=self.rpc)
-        drafter = EvmDrafter(self.rpc, deployment, self._native)
+        self.drafter = EvmDrafter(self.rpc, deployment, self._native)
         poller = EvmReceiptPoller(self.rpc, deployment)
         history = NonceHistoryReader(self.rpc, deployment, self._native)
         scanner = EvmDepositScanner(
             self.rpc, deployment, native_token=self._native, confirmations=deposit_confirmations
         )
         # The port's methods that one of the parts implements.
-        self.verify_identity = self.rpc.verify_identity
-        self.draft, self.draft_call = drafter.draft, drafter.draft_call
-        self.draft_replacement = drafter.draft_replacement
-        self.draft_cancellation = drafter.draft_cancellation
+        self.draft, self.draft_call = self.drafter.draft, self.drafter.draft_call
+        self.draft_replacement = self.drafter.draft_replacement
+        self.draft_cancellation = self.drafter.draft_cancellation
         self.broadcast = self._sender.broadcast
         self.outcomes, self.orphaned_blocks = poller.outcomes, poller.orphaned_blocks
         self.transaction_counts = history.transaction_counts

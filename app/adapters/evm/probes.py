@@ -13,7 +13,7 @@ from app.core.chains import Family, native
 from app.core.money import TokenAmount
 from app.ports.chain import TransferIntent, WatchedAddress
 from app.ports.errors import Rejected
-from app.ports.probes import ADDRESSES, Probe, UnexpectedAnswer
+from app.ports.probes import ADDRESSES, Probe, UnexpectedAnswer, probes_of
 
 _ADDRESS = ADDRESSES[Family.EVM]
 """On public chains it holds ether, so that a transfer from it can be simulated."""
@@ -21,20 +21,7 @@ _LOG_BLOCKS = 2_000
 
 
 def probes(chain: EvmChain, system: str) -> Iterator[Probe]:
-    asked = _EvmEndpointProbes(chain)
-    for capability, ask in (
-        ("chain id", asked.chain_id),
-        ("finality tags", asked.finality_tags),
-        ("batches", asked.batches),
-        ("balances", asked.balances),
-        ("fees and estimates", asked.transfer_draft),
-        ("simulation", asked.simulation),
-        ("logs", asked.logs),
-        ("blocks and receipts", asked.receipts),
-        ("deposit scan", asked.deposit_scan),
-        ("price feeds", asked.price_feeds),
-    ):
-        yield Probe(system, capability, ask)
+    return probes_of(_EvmEndpointProbes(chain), system)
 
 
 class _EvmEndpointProbes:
@@ -63,7 +50,7 @@ class _EvmEndpointProbes:
     def balances(self) -> str:
         return ", ".join(f"{amount} {amount.token.symbol}" for amount in self._chain.balances(_ADDRESS).amounts)
 
-    def transfer_draft(self) -> str:
+    def fees_and_estimates(self) -> str:
         one_unit = TokenAmount(1, native(self._chain.name))
         try:
             draft = self._chain.draft(TransferIntent(_ADDRESS, _ADDRESS, one_unit))
@@ -88,7 +75,7 @@ class _EvmEndpointProbes:
         found = rpc.run_on_first(lambda endpoint: [*read_logs(endpoint, usdc, topics, first=first, last=last)])
         return f"{sum(len(logs) for _, logs in found)} in {last - first + 1} blocks, read in {len(found)} queries"
 
-    def receipts(self) -> str:
+    def blocks_and_receipts(self) -> str:
         number = self._chain.head().number
         block = self._chain.rpc.ask(calls.whole_block(number))
         if block is None:

@@ -1,10 +1,11 @@
-"""EIP-712 and EIP-191 messages, their digests and their signers, by eth-account. No I/O."""
+"""EIP-712 and EIP-191 messages, their digests and signers, and the keys of wallets, by eth-account. No I/O."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eth_account import Account
+from eth_account.hdaccount import ETHEREUM_DEFAULT_PATH, key_from_seed
 from eth_account.messages import SignableMessage, encode_defunct, encode_typed_data
 from eth_utils.crypto import keccak
 
@@ -65,3 +66,8 @@ def signer_of(message: SignableMessage, signature: str) -> str | None:
         return str(Account.recover_message(message, signature=signature))
     except Exception:
         return None
+
+
+def wallet_secret(seed: bytes) -> bytes:
+    """Return the private key at m/44'/60'/0'/0/0, the first account of MetaMask (BIP-32, BIP-44)."""
+    return key_from_seed(seed, ETHEREUM_DEFAULT_PATH)

@@ -4,9 +4,11 @@ Codes are shared between meanings (-32005: over the rate limit, a log query that
 -32007: over the rate limit, a skipped slot of Solana), so the messages decide.
 """
 
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 import structlog
@@ -38,30 +40,8 @@ class RpcErrorKind(StrEnum):
         return self in (RpcErrorKind.RATE_LIMIT, RpcErrorKind.UNHEALTHY)
 
 
-_KINDS: tuple[tuple[str, RpcErrorKind], ...] = (
-    # First of all, because some of them name a limit that is exceeded: geth, erigon, nethermind, besu; Base's
-    # "maximum 10 calls in 1 batch".
-    ("batch", RpcErrorKind.BATCH_LIMIT),
-    ("response too large", RpcErrorKind.BATCH_LIMIT),  # geth: the rest of a batch beyond 25 MB
-    ("beyond current head", RpcErrorKind.UNHEALTHY),  # geth, reth: a node of a pool that is behind another
-    ("no backend", RpcErrorKind.UNHEALTHY),  # Base's proxy
-    ("gas limit", RpcErrorKind.CALL),  # besu, with the code of a rate limit
-    ("range", RpcErrorKind.CALL),  # eth_getLogs of Alchemy, Infura, QuickNode, Ankr, PublicNode, dRPC, reth
-    ("returned more than", RpcErrorKind.CALL),  # Infura: "query returned more than 10000 results"
-    ("query timeout", RpcErrorKind.CALL),  # Infura
-    ("node is behind", RpcErrorKind.UNHEALTHY),  # Agave: NODE_UNHEALTHY
-    ("node is unhealthy", RpcErrorKind.UNHEALTHY),  # Agave
-    # Agave's error TRANSACTION_HISTORY_NOT_AVAILABLE.
-    ("history is not available from this node", RpcErrorKind.UNHEALTHY),
-    ("failed to query long-term storage", RpcErrorKind.UNHEALTHY),  # Agave: LONG_TERM_STORAGE_UNREACHABLE
-    ("rate limit", RpcErrorKind.RATE_LIMIT),  # Infura, Helius
-    ("request limit", RpcErrorKind.RATE_LIMIT),  # QuickNode: "50/second request limit reached"
-    ("too many requests", RpcErrorKind.RATE_LIMIT),  # Solana's public endpoints
-    ("limit exceeded", RpcErrorKind.RATE_LIMIT),  # EIP-1474
-    ("capacity", RpcErrorKind.RATE_LIMIT),  # Alchemy: "compute units per second capacity"
-    ("throttl", RpcErrorKind.RATE_LIMIT),
-    ("quota", RpcErrorKind.RATE_LIMIT),
-)
+_TABLE = Path(__file__).with_name("refusals.toml")
+_KINDS = [(words, RpcErrorKind(kind)) for words, kind in tomllib.loads(_TABLE.read_text("utf-8"))["kinds"]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from app.adapters.http_client import HttpClient
-from app.adapters.jsonrpc.calls import EndpointError, RpcCall, RpcErrorKind, WrongChainError
+from app.adapters.jsonrpc.calls import EndpointError, RpcCall, RpcErrorKind
 from app.adapters.jsonrpc.endpoint import ChainIdentity, RpcEndpoint
 from app.adapters.reachability import connection_problem, host_of
 from app.core.chains import ChainName
@@ -80,20 +80,6 @@ class JsonRpc:
     def candidates(self) -> Sequence[RpcEndpoint]:
         """Return all endpoints in the operator's order, recently failed ones last."""
         return sorted(self.endpoints, key=lambda endpoint: endpoint.is_backing_off)
-
-    def verify_identity(self) -> None:
-        """Check that no endpoint serves another chain. Raises: Rejected("wrong_chain"); Unreachable if none answers."""
-        answered = False
-        for endpoint in self.endpoints:
-            try:
-                endpoint.identify()
-                answered = True
-            except WrongChainError:
-                raise Rejected("wrong_chain", details={"endpoint": str(endpoint.number)}) from None
-            except EndpointError as failure:
-                endpoint.back_off(failure)
-        if not answered:
-            raise Unreachable("chain_unreachable")
 
     def diagnose(
         self, height: Callable[[], RpcCall[int]], missing_contracts: Callable[[RpcEndpoint], Sequence[str]]

@@ -13,7 +13,7 @@ import re
 import resource
 import sys
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from urllib.parse import quote
 from jsonschema_rs import Draft4Validator, Draft202012Validator, Registry, ValidationError
 
 from app.adapters.openapi_reader import limits
-from app.adapters.openapi_reader.limits import METHODS, InvalidDocumentError, json_pointer, resolve
+from app.adapters.openapi_reader.limits import InvalidDocumentError, json_pointer, resolve
 from app.ports.specifications import MAX_SECONDS
 
 _PLACEHOLDER = re.compile(r"{([^{}]*)}")
@@ -56,27 +56,23 @@ class OpenApiSchemas:
             raise InvalidDocumentError(deepest.message, json_pointer(deepest.instance_path))
 
 
-def check_rules(document: Mapping[str, Any]) -> None:
+def check_rules(document: dict[str, Any]) -> None:
     """Refuse duplicate operation ids and parameters, and undeclared path parameters. Raises: InvalidDocumentError."""
-    ids: set[str] = set()
-    for path, raw in (document.get("paths") or {}).items():
-        item = resolve(document, raw)
-        shared = _check_parameters(document, item, ("paths", path))
-        for method in METHODS:
-            if method not in item:
-                continue
-            operation, place = item[method], ("paths", path, method)
-            own = _check_parameters(document, operation, place)
-            declared = {name for name, where in own | shared if where == "path"}
-            missing = set(_PLACEHOLDER.findall(path)) - declared
-            if missing:
-                raise InvalidDocumentError(f"The path parameter {min(missing)} is not declared.", json_pointer(place))
-            name = operation.get("operationId")
-            if name is not None and name in ids:
-                raise InvalidDocumentError(
-                    "Another operation has this operationId.", json_pointer((*place, "operationId"))
-                )
-            ids.add(name)
+    ids: set[object] = set()
+    for path, item, method, operation in limits.operations(document):
+        place = ("paths", path, method)
+        if len(path) > _MAX_PATH or any(unicodedata.category(letter)[0] == "C" for letter in path):
+            problem = f"A path has at most {_MAX_PATH} printable characters."
+            raise InvalidDocumentError(problem, json_pointer(place[:2]))
+        shared = _check_parameters(document, item, place[:2])
+        declared = {name for name, where in shared | _check_parameters(document, operation, place) if where == "path"}
+        missing = set(_PLACEHOLDER.findall(path)) - declared
+        if missing:
+            raise InvalidDocumentError(f"The path parameter {min(missing)} is not declared.", json_pointer(place))
+        name = operation.get("operationId")
+        if name is not None and name in ids:
+            raise InvalidDocumentError("Another operation has this operationId.", json_pointer((*place, "operationId")))
+        ids.add(name)
 
 
 def _check_parameters(
@@ -125,7 +121,7 @@ _MAX_DEPTH = 4
 _SAMPLES = {"integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}
 
 
-def list_endpoints(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+def list_endpoints(document: dict[str, Any]) -> list[dict[str, Any]]:
     """Return each operation with its parameters, in the document's order. Raises: InvalidDocumentError."""
     return [
         {
@@ -141,13 +137,14 @@ def list_endpoints(document: Mapping[str, Any]) -> list[dict[str, Any]]:
                 for parameter in _parameters(document, item, operation)
             ],
         }
-        for path, item, method, operation in _operations(document)
+        for path, item, method, operation in limits.operations(document)
     ]
 
 
-def example_request(document: Mapping[str, Any]) -> dict[str, Any] | None:
+def example_request(document: dict[str, Any]) -> dict[str, Any] | None:
     """Return a request for the endpoint with the fewest required values; the first of those. None without endpoints."""
-    chosen = min(_operations(document), key=lambda found: _required_inputs(document, found[1], found[3]), default=None)
+    found = limits.operations(document)
+    chosen = min(found, key=lambda each: _required_inputs(document, each[1], each[3]), default=None)
     if chosen is None:
         return None
     path, item, method, operation = chosen
@@ -167,18 +164,6 @@ def example_request(document: Mapping[str, Any]) -> dict[str, Any] | None:
         "target": quote(target, safe="/?&=%:@!*+,;~-._"),
         "body": _body(document, operation),
     }
-
-
-def _operations(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], str, Mapping[str, Any]]]:
-    for path, raw in (document.get("paths") or {}).items():
-        place = json_pointer(("paths", path))
-        if len(path) > _MAX_PATH or any(unicodedata.category(letter)[0] == "C" for letter in path):
-            raise InvalidDocumentError(f"A path has at most {_MAX_PATH} printable characters.", place)
-        item = resolve(document, raw)
-        for method in METHODS:
-            operation = item.get(method)
-            if isinstance(operation, dict):
-                yield path, item, method, operation
 
 
 def _parameters(

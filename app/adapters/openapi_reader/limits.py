@@ -121,30 +121,28 @@ def _check_reference(document: dict[str, Any], reference: Any, path: tuple[str, 
         raise InvalidDocumentError("The target of the reference does not exist.", place) from None
 
 
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], str, dict[str, Any]]]:
+    """Yield path, its item, method and operation, in the document's order. Raises: InvalidDocumentError."""
+    paths = document.get("paths")
+    for path, raw in paths.items() if isinstance(paths, dict) else ():
+        item = resolve(document, raw)
+        for method in METHODS if isinstance(item, dict) else ():
+            if isinstance(item.get(method), dict):
+                yield path, item, method, item[method]
+
+
 def _check_operations(document: dict[str, Any]) -> None:
     """Count before anything multiplies: paths may share one item, and operations its parameters."""
-    operations = parameters = 0
-    paths = document.get("paths")
-    for path, item in paths.items() if isinstance(paths, dict) else ():
-        resolved = resolve(document, item)
-        if not isinstance(resolved, dict):
-            continue
-        shared = resolved.get("parameters")
-        for method in METHODS:
-            operation = resolved.get(method)
-            if not isinstance(operation, dict):
-                continue
-            own = operation.get("parameters")
-            operations += 1
-            parameters += sum(len(some) for some in (shared, own) if isinstance(some, list))
-            if operations > MAX_OPERATIONS:
-                raise InvalidDocumentError(
-                    f"The document has more than {MAX_OPERATIONS} operations.", json_pointer(("paths", path))
-                )
-            if parameters > MAX_PARAMETERS:
-                raise InvalidDocumentError(
-                    f"The operations have more than {MAX_PARAMETERS} parameters.", json_pointer(("paths", path))
-                )
+    parameters = 0
+    for number, (path, item, _method, operation) in enumerate(operations(document), 1):
+        listed = (item.get("parameters"), operation.get("parameters"))
+        parameters += sum(len(some) for some in listed if isinstance(some, list))
+        for limit, count, things in (
+            (MAX_OPERATIONS, number, "The document has more than {} operations."),
+            (MAX_PARAMETERS, parameters, "The operations have more than {} parameters."),
+        ):
+            if count > limit:
+                raise InvalidDocumentError(things.format(limit), json_pointer(("paths", path)))
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

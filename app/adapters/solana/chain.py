@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 
 from solders.commitment_config import CommitmentLevel
 from solders.pubkey import Pubkey
@@ -17,8 +18,7 @@ from app.adapters.solana.client.calls import SolanaRpc, SolanaRpcCall
 from app.adapters.solana.client.wire import text
 from app.adapters.solana.deployments import DEAD_ENDS, SolanaDeployment
 from app.adapters.solana.deposits import SolanaDepositScanner
-from app.adapters.solana.send import refusals, tokens, transactions
-from app.adapters.solana.send.drafts import SolanaDrafter
+from app.adapters.solana.send import drafts, refusals, tokens, transactions
 from app.adapters.solana.send.transactions import TransactionPlan
 from app.adapters.solana.track.account_history import HistoryReadLimits
 from app.adapters.solana.track.statuses import SolanaReceiptPoller
@@ -29,7 +29,6 @@ from app.ports import chain
 from app.ports.vault import Signer
 
 _READ_LIMITS = HistoryReadLimits()
-_ZERO_ADDRESS = str(Pubkey.default())
 # A node's preflight and its own retries are of no use: the same bytes are sent again until they land or expire.
 _SENDING = RpcSendTransactionConfig(skip_preflight=True, max_retries=0)
 _LEVELS = {"confirmed": CommitmentLevel.Confirmed, "finalized": CommitmentLevel.Finalized}
@@ -73,8 +72,7 @@ class SolanaChain:
             is_accepted=lambda reason, _raw: reason == refusals.ALREADY_PROCESSED,
         )
         # The port's methods that one of the parts implements.
-        self.verify_identity = self.rpc.verify_identity
-        self.draft = SolanaDrafter(self.rpc, self._usdc_mint, level=self.level).draft
+        self.draft = partial(drafts.draft_transfer, self.rpc, mint=self._usdc_mint, level=self.level)
         self.broadcast, self._rebroadcast = sender.broadcast, sender.rebroadcast
         self.outcomes, self.orphaned_blocks = poller.outcomes, poller.orphaned_blocks
         self.scan_state, self.unused_scan_state = scanner.scan_state, scanner.unused_scan_state
@@ -95,11 +93,7 @@ class SolanaChain:
         return None if template is None else template.format(tx_hash=tx_hash)
 
     def recipient_rejection(self, recipient: str, token: Token) -> str | None:
-        if recipient == _ZERO_ADDRESS:
-            return "is the zero address, from which tokens cannot be recovered"
-        if recipient == self.deployment.usdc_mint:
-            return "is the token's own mint, from which tokens cannot be recovered"
-        known = DEAD_ENDS.get(recipient)
+        known = "the token's own mint" if recipient == self.deployment.usdc_mint else DEAD_ENDS.get(recipient)
         if known is None and recipient.startswith("Sysvar") and recipient.endswith("1" * 16):
             known = "a system account"
         return None if known is None else f"is {known}, from which tokens cannot be recovered"

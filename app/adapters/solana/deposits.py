@@ -156,8 +156,9 @@ class SolanaDepositScanner:
         ]
         unread = _unread_histories(endpoint, changed, read_limits=self._read_limits, at_least=latest.slot)
         shares = _allocate(unread, self._read_limits.transactions)
-        landed_by_signature = account_history.transactions(
-            endpoint, dict.fromkeys(entry.signature for entries in shares.values() for entry in entries)
+        signatures = dict.fromkeys(entry.signature for entries in shares.values() for entry in entries)
+        landed_by_signature = dict(
+            account_history.transactions(endpoint, [*signatures], CommitmentLevel.Finalized, LandedTransaction)
         )
         scan_states: dict[str, Terms] = {}
         deposits: list[Deposit] = []
@@ -173,21 +174,18 @@ class SolanaDepositScanner:
         self, endpoint: RpcEndpoint, watched: Sequence[WatchedAddress], latest: Blockhash
     ) -> Iterator[_ScannedAccount]:
         """Yield the addresses with final scan states and their current balances."""
+        states = [(self._holder(entry.address), SolanaScanState.from_terms(entry.scan_state)) for entry in watched]
         # A scan state is taken at a slot that is not final yet: until it is, changes cannot be distinguished.
-        ready = [entry for entry in watched if SolanaScanState.from_terms(entry.scan_state).since <= latest.slot]
+        ready = [(holder, state) for holder, state in states if state.since <= latest.slot]
         chunks = [ready[start : start + _ADDRESSES_PER_CALL] for start in range(0, len(ready), _ADDRESSES_PER_CALL)]
         holdings = [
-            self._holdings(
-                [self._holder(entry.address) for entry in chunk], CommitmentLevel.Finalized, at_least=latest.slot
-            )
+            self._holdings([holder for holder, _ in chunk], CommitmentLevel.Finalized, at_least=latest.slot)
             for chunk in chunks
         ]
         endpoint.run(holdings)
         for chunk, call in zip(chunks, holdings, strict=True):
-            for place, entry in enumerate(chunk):
-                holder = self._holder(entry.address)
-                units = self._units(holder, call.result, place=place)
-                yield _ScannedAccount(holder, SolanaScanState.from_terms(entry.scan_state), *units)
+            for place, (holder, state) in enumerate(chunk):
+                yield _ScannedAccount(holder, state, *self._units(holder, call.result, place=place))
 
     def _holder(self, address: str) -> TokenHolder:
         token_account = tokens.account_of(Pubkey.from_string(address), self._mint)

@@ -14,25 +14,14 @@ from app.core.chains import SOL, Family
 from app.core.money import TokenAmount
 from app.ports.chain import BlockRef, TransactionQuery, TransactionStatus, TransferIntent, WatchedAddress
 from app.ports.errors import Rejected
-from app.ports.probes import ADDRESSES, Probe, UnexpectedAnswer
+from app.ports.probes import ADDRESSES, Probe, UnexpectedAnswer, probes_of
 
 _ADDRESS = ADDRESSES[Family.SOLANA]
 _UNKNOWN_SIGNATURE = str(Signature(bytes([1] * 64)))
 
 
 def probes(chain: SolanaChain, system: str) -> Iterator[Probe]:
-    asked = _SolanaEndpointProbes(chain)
-    for capability, ask in (
-        ("genesis hash", asked.genesis_hash),
-        ("commitment levels", asked.commitment_levels),
-        ("batches", asked.batches),
-        ("balances", asked.balances),
-        ("fees and simulation", asked.transfer_draft),
-        ("signature statuses", asked.statuses),
-        ("history and blocks", asked.history),
-        ("deposit scan", asked.deposit_scan),
-    ):
-        yield Probe(system, capability, ask)
+    return probes_of(_SolanaEndpointProbes(chain), system)
 
 
 class _SolanaEndpointProbes:
@@ -59,7 +48,7 @@ class _SolanaEndpointProbes:
         amounts = self._chain.balances(_ADDRESS).amounts
         return ", ".join(f"{amount} {amount.token.symbol}" for amount in amounts)
 
-    def transfer_draft(self) -> str:
+    def fees_and_simulation(self) -> str:
         try:
             self._chain.draft(TransferIntent(_ADDRESS, _ADDRESS, TokenAmount(1, SOL)))
         except Rejected as refusal:
@@ -68,13 +57,13 @@ class _SolanaEndpointProbes:
                 raise
         return "read, with a simulated transfer"
 
-    def statuses(self) -> str:
+    def signature_statuses(self) -> str:
         query = TransactionQuery("probe", _ADDRESS, None, (_UNKNOWN_SIGNATURE,))
         if self._chain.outcomes([query])["probe"].status is not TransactionStatus.WAITING:
             raise UnexpectedAnswer("a transaction that was never signed has a status")
         return "a signature that was never used is unknown"
 
-    def history(self) -> str:
+    def history_and_blocks(self) -> str:
         newest = account_history.page(self._chain.deployment.usdc_mint, limit=1)
         self._chain.rpc.run(newest)
         if not newest.result:

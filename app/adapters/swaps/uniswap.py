@@ -6,20 +6,18 @@ amount of one swap.
 """
 
 from dataclasses import dataclass, replace
-from typing import Self
 
-from app.adapters.evm import signatures
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.calls import PERMIT_NONCE, Function, MulticallItem
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.send import simulation
 from app.adapters.evm.send.transactions import CallTarget
-from app.adapters.evm.signatures import SigningDomain
+from app.adapters.evm.x402 import payments
 from app.core import clock
 from app.core.chains import TOKENS_BY_SYMBOL, USDC
 from app.core.money import decimal_string
-from app.ports.chain import SignedTransaction, Terms, TransactionDraft, TransferIntent
+from app.ports.chain import SignedTransaction, TransactionDraft, TransferIntent
 from app.ports.errors import Rejected, Unreachable
 from app.ports.swaps import ConcurrentOutflows, SwapOffer, SwapRequest
 from app.ports.vault import Signer
@@ -126,45 +124,6 @@ def _pair(deployment: EvmDeployment, request: SwapRequest) -> tuple[str, str]:
     return (usdc, weth) if request.input_amount.token == USDC else (weth, usdc)
 
 
-_NAME = Function("fiat_token", "name")
-_VERSION = Function("fiat_token", "version")
-_LEGACY_V = 27
-
-
-@dataclass(frozen=True, slots=True)
-class PermitFacts:
-    nonce: int
-    name: str
-    version: str
-
-    def as_terms(self) -> Terms:
-        return {"permit_nonce": self.nonce, "permit_name": self.name, "permit_version": self.version}
-
-    @classmethod
-    def from_terms(cls, terms: Terms) -> Self | None:
-        if "permit_nonce" not in terms:
-            return None
-        nonce = int(terms["permit_nonce"] or 0)
-        return cls(nonce, str(terms["permit_name"]), str(terms["permit_version"]))
-
-
-def sign(
-    deployment: EvmDeployment, facts: PermitFacts, signer: Signer, *, units: int, deadline: int
-) -> PermitSignature:
-    """Sign a permit for the router to take this many units until a deadline.
-
-    Chain and contract are set by us, so that a node that lies about the token gets a useless signature, and never one
-    for another chain.
-    """
-    message = signatures.typed_message(
-        "Permit(address owner,address spender,uint256 value,uint256 nonce,uint256 deadline)",
-        (signer.evm_address, deployment.uniswap_router, units, facts.nonce, deadline),
-        SigningDomain(facts.name, facts.version, deployment.chain_id, deployment.usdc),
-    )
-    y_parity, r, s = signer.sign_digest(signatures.digest_of(message))
-    return _LEGACY_V + y_parity, r.to_bytes(32, "big"), s.to_bytes(32, "big")
-
-
 _VALID_SECONDS = 600
 """Long enough to replace a stuck transaction several times, short enough for its price to be meaningful."""
 _MAX_CLOCK_AHEAD_SECONDS = 900
@@ -214,10 +173,8 @@ class UniswapExchange:
         swap = UniswapSwap(
             request, int(terms["fee_tier"] or 0), int(str(terms["minimum"])), deadline=int(terms["valid_until"] or 0)
         )
-        permit_facts = PermitFacts.from_terms(terms)
-        if permit_facts is not None:
-            numbered = replace(permit_facts, nonce=permit_facts.nonce + concurrent.earlier_swaps)
-            swap = self._with_permit(swap, numbered, signer)
+        if "permit_nonce" in terms:
+            swap = self._with_permit(swap, int(terms["permit_nonce"] or 0) + concurrent.earlier_swaps, signer)
         terms = {**terms, **self._call(swap).as_terms()}
         return self._chain.sign(replace(draft, terms=terms), signer, sequence=sequence)
 
@@ -225,21 +182,20 @@ class UniswapExchange:
         request, fee_tier = offer.request, offer.adapter_data
         if not isinstance(fee_tier, int):
             raise TypeError("this is not an offer of Uniswap's")
-        inner, usdc = [contracts.BLOCK_TIMESTAMP.at(self._deployment.multicall3)], self._deployment.usdc
-        if request.input_amount.token == USDC:
-            # The fields of `PermitFacts`.
-            inner += [PERMIT_NONCE.at(usdc, request.owner), _NAME.at(usdc), _VERSION.at(usdc)]
-        block_time, *facts = self._chain.rpc.ask(contracts.multicall(self._deployment.multicall3, inner))
-        permit_facts = PermitFacts(*facts) if facts else None
+        inner = [contracts.BLOCK_TIMESTAMP.at(self._deployment.multicall3)]
+        needs_permit = request.input_amount.token == USDC
+        if needs_permit:
+            inner.append(PERMIT_NONCE.at(self._deployment.usdc, request.owner))
+        block_time, *permit_nonces = self._chain.rpc.ask(contracts.multicall(self._deployment.multicall3, inner))
         now = int(clock.now().timestamp())
         if block_time > now + _MAX_CLOCK_AHEAD_SECONDS:
             # A deadline that far in the future would be ineffective.
             raise Unreachable("chain_unreachable")
         deadline = max(now, block_time) + _VALID_SECONDS
         swap = UniswapSwap(request, fee_tier, minimum_units, deadline)
-        if permit_facts is not None and signer is not None:
-            swap = self._with_permit(swap, permit_facts, signer)
-        is_whole = permit_facts is None or signer is not None
+        if needs_permit and signer is not None:
+            swap = self._with_permit(swap, permit_nonces[0], signer)
+        is_whole = not needs_permit or signer is not None
         # Without a permit the call is not what would be signed, but has its length except for the permit.
         target = self._call(swap) if is_whole else encode_swap(self._deployment, swap)
         intent = TransferIntent(request.owner, request.owner, request.input_amount)
@@ -249,7 +205,7 @@ class UniswapExchange:
         terms = {
             **draft.terms, "fee_tier": swap.fee_tier, "wanted": request.output_token.symbol,
             "minimum": str(minimum_units), "slippage_bps": request.slippage_bps,
-            **(permit_facts.as_terms() if permit_facts is not None else {}),
+            **({"permit_nonce": permit_nonces[0]} if needs_permit else {}),
         }  # fmt: skip
         return replace(draft, terms=terms)
 
@@ -273,10 +229,14 @@ class UniswapExchange:
         if not is_right or effects.added_allowance_units > 0:
             raise simulation.unsafe(effects, amount_units=amount, minimum_units=minimum, max_fee_units=draft.fee_units)
 
-    def _with_permit(self, swap: UniswapSwap, permit_facts: PermitFacts, signer: Signer) -> UniswapSwap:
-        units = swap.request.input_amount.units
-        permit = sign(self._deployment, permit_facts, signer, units=units, deadline=swap.deadline)
-        return replace(swap, permit=permit)
+    def _with_permit(self, swap: UniswapSwap, nonce: int, signer: Signer) -> UniswapSwap:
+        """Sign a permit for the router to take the amount of this swap until its deadline."""
+        signature = payments.sign_permit(
+            self._deployment, signer, spender=self._deployment.uniswap_router,
+            units=swap.request.input_amount.units, nonce=nonce, deadline=swap.deadline,
+        )  # fmt: skip
+        signed = bytes.fromhex(signature[2:])
+        return replace(swap, permit=(signed[64], signed[:32], signed[32:64]))
 
     def _call(self, swap: UniswapSwap) -> CallTarget:
         """Return the call of a swap, after decoding it. Raises: Rejected("unsafe_instructions")."""

@@ -12,7 +12,7 @@ import ssl
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from typing import Any
@@ -35,46 +35,44 @@ AddressCheck = Callable[[str], bool]
 
 
 class UpstreamConnection:
-    """One connection; it resolves its host once and connects to an address that passed the check."""
+    """One open connection; it resolves its host once and connects to an address that passed the check."""
 
-    def __init__(self, origin: str, *, context: ssl.SSLContext, allows: AddressCheck | None) -> None:
-        """Store `scheme://host[:port]`. Raises: Rejected for a malformed origin."""
+    def __init__(
+        self, origin: str, *, context: ssl.SSLContext, allows: AddressCheck | None, connect_seconds: float
+    ) -> None:
+        """Connect to `scheme://host[:port]`; with a check, only to https on its port. Raises: Rejected, Unreachable."""
         self.origin = origin
+        self.idle_since = 0.0
         self._context = context
-        self._allows = allows
         try:
             parts = urlsplit(origin)
-            self._host, self._port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
+            self._host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
         except (ValueError, KeyError):
             raise Rejected("address_not_allowed") from None
         self._secure = parts.scheme == "https"
-        self.socket: socket.socket | None = None
-        self.idle_since = 0.0
-
-    def open(self, *, seconds: float) -> None:
-        """Connect. Raises: Unreachable, Rejected."""
+        if allows is not None and not (self._secure and port == _PORTS["https"]):
+            raise Rejected("address_not_allowed")
         try:
-            found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+            found = socket.getaddrinfo(self._host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError):
             raise Unreachable("name_not_found") from None
-        if self._allows is not None and not all(self._allows(str(entry[4][0])) for entry in found):
+        if allows is not None and not all(allows(str(entry[4][0])) for entry in found):
             # A public address next to a private one is the technique of DNS rebinding.
             raise Rejected("address_not_allowed")
-        deadline = time.monotonic() + seconds
+        self.socket = self._open(found, time.monotonic() + connect_seconds)
+
+    def _open(self, found: Sequence[Any], deadline: float) -> socket.socket:
         for family, kind, protocol, _, address in found:
             left = deadline - time.monotonic()
             if left <= 0:
                 break
-            try:
-                self.socket = self._connected(socket.socket(family, kind, protocol), address, left)
-            except OSError:
-                continue
-            return
+            with suppress(OSError):
+                return self._connected(socket.socket(family, kind, protocol), address, left)
         raise Unreachable("no_connection")
 
     def is_alive(self) -> bool:
         """Return whether an idle connection can be used again; one with unread data cannot."""
-        if self.socket is None or self.is_idle_expired():
+        if self.is_idle_expired():
             return False
         # Not select(), which does not support descriptors above 1023.
         poll = select.poll()
@@ -86,9 +84,7 @@ class UpstreamConnection:
         return time.monotonic() - self.idle_since > _IDLE_SECONDS
 
     def close(self) -> None:
-        if self.socket is not None:
-            self.socket.close()
-            self.socket = None
+        self.socket.close()
 
     def _connected(self, new: socket.socket, address: Any, seconds: float) -> socket.socket:
         try:
@@ -128,9 +124,7 @@ class ConnectionPool:
             if idle.is_alive():
                 return idle
             idle.close()
-        connection = self._new_connection(origin)
-        connection.open(seconds=connect_seconds)
-        return connection
+        return self._new_connection(origin, connect_seconds=connect_seconds)
 
     def release(self, connection: UpstreamConnection) -> None:
         connection.idle_since = time.monotonic()
@@ -143,14 +137,6 @@ class ConnectionPool:
                 expired.append(connection)
         for old in expired:
             old.close()
-
-    def close(self) -> None:
-        with self._lock:
-            resting = [connection for rested in self._idle.values() for connection in rested]
-            self._idle.clear()
-            self._idle_count = 0
-        for connection in resting:
-            connection.close()
 
     def _pop(self, origin: str) -> UpstreamConnection | None:
         with self._lock:
@@ -181,7 +167,6 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _TARGET = re.compile(r"/[\x21-\x7e]*", re.ASCII)
 _BREAKS = re.compile(r"[\r\n\0]")
 _BODYLESS = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
-_HTTPS_PORT = 443
 # The failures of a connection in use, and of a response that is not HTTP.
 _BROKEN = (OSError, MalformedResponse)
 
@@ -245,11 +230,10 @@ class HttpUpstreamResponse:
 
     def abort(self) -> None:
         connection = self._connection
-        open_socket = None if connection is None else connection.socket
         self._aborted = True
-        if open_socket is not None:
+        if connection is not None:
             with suppress(OSError):
-                open_socket.shutdown(socket.SHUT_RDWR)
+                connection.socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._end(is_reusable=False)
@@ -278,7 +262,7 @@ class HttpUpstream:
         self._pool = ConnectionPool(allows=self._allows)
 
     def send(self, request: UpstreamRequest) -> HttpUpstreamResponse:
-        """Send once, and measure it. Raises: Unreachable, OutcomeUnknown, Rejected."""
+        """Send once, and measure it. Raises: Unreachable, OutcomeUnknown, Rejected("address_not_allowed", …)."""
         started = time.perf_counter()
         outcome = "unreachable"
         try:
@@ -310,13 +294,8 @@ class HttpUpstream:
                 raise OutcomeUnknown("broken") from None
             raise
 
-    def close(self) -> None:
-        self._pool.close()
-
     def _send(self, connection: UpstreamConnection, request: UpstreamRequest, head: bytes) -> HttpUpstreamResponse:
         open_socket = connection.socket
-        if open_socket is None:
-            raise Unreachable("no_connection")
         seconds = self._read_seconds if request.timeout_seconds is None else request.timeout_seconds
         head_seconds = seconds if request.head_seconds is None else min(seconds, float(request.head_seconds))
         set_timeout(open_socket, head_seconds)
@@ -339,26 +318,10 @@ class PublicUpstream(HttpUpstream):
     _allows: AddressCheck | None = staticmethod(ip_ranges.is_public)
     _metric_label = "public"
 
-    def send(self, request: UpstreamRequest) -> HttpUpstreamResponse:
-        """Send once. Raises: Rejected("address_not_allowed"), Unreachable, OutcomeUnknown."""
-        if not _is_https_on_its_port(request.origin):
-            raise Rejected("address_not_allowed")
-        return super().send(request)
-
 
 @functools.lru_cache(maxsize=1024)
 def _hostname(origin: str) -> str:
     return urlsplit(origin).hostname or ""
-
-
-@functools.lru_cache(maxsize=1024)
-def _is_https_on_its_port(origin: str) -> bool:
-    try:
-        parts = urlsplit(origin)
-        port = parts.port or _HTTPS_PORT
-    except ValueError:
-        return False
-    return parts.scheme == "https" and port == _HTTPS_PORT
 
 
 def _head(request: UpstreamRequest) -> bytes:

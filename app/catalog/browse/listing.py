@@ -9,15 +9,11 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import select
-
 from app.catalog import statistics
 from app.catalog.models import IS_ACTIVE, Service, ServiceSpecification
-from app.catalog.services import search_index
 from app.catalog.services import service as services
 from app.catalog.statistics import DailyUsage
 from app.core import money
-from app.core.pagination import Page, PageRequest
 from app.db.unit_of_work import read_only_unit
 from app.state import app_state
 
@@ -108,17 +104,6 @@ def _single_line(text: str) -> str:
         " " if unicodedata.category(letter)[0] in "CZ" else letter for letter in text if letter not in _DIRECTION_MARKS
     )
     return " ".join("".join(characters).split())
-
-
-def search_services(
-    page: PageRequest, *, text: str | None = None, category: str | None = None, min_nanos: int = 0
-) -> Page[Service]:
-    """Return active services, those with most calls first, then by name and id."""
-    with read_only_unit() as session:
-        found = search_index.search(session, page, text=text, category=category, min_nanos=min_nanos)
-        rows = session.scalars(select(Service).where(Service.id.in_(found.items))).all() if found.items else ()
-    by_id = {row.id: row for row in rows}
-    return Page([by_id[service_id] for service_id in found.items if service_id in by_id], found.total, page)
 
 
 def service_detail(service_id: str) -> dict[str, Any]:

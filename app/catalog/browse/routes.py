@@ -6,9 +6,9 @@ from flask import Response, jsonify, request
 
 from app.catalog import schemas, subscriptions
 from app.catalog.browse import listing
-from app.catalog.models import IS_ACTIVE, Service
+from app.catalog.models import IS_ACTIVE, Service, Subscription
+from app.catalog.services import search_index
 from app.catalog.services import service as services
-from app.catalog.subscriptions import SubscriptionRow
 from app.core.pagination import Page
 from app.db.unit_of_work import read_only_unit
 from app.errors import AlreadySubscribed, InvalidInput
@@ -45,7 +45,7 @@ def _rebuild(subscription_id: str) -> Response:
     return _serialize(subscriptions.get_subscription(subscription_id))
 
 
-def _serialize(view: SubscriptionRow) -> Response:
+def _serialize(view: Subscription) -> Response:
     schema = schemas.ReactivatedSubscription if view.reactivated else schemas.SubscriptionShape
     response = jsonify(schema().dump(view))
     response.status_code = 200 if view.reactivated else 201
@@ -58,7 +58,7 @@ def _serialize(view: SubscriptionRow) -> Response:
 def list_catalog(query: dict[str, Any]) -> Page[Service]:
     """List active services, those with most calls first."""
     text, category = ((query[name] or "").strip() for name in ("q", "category"))
-    return listing.search_services(query["page"], text=text, category=category)
+    return search_index.search(query["page"], text=text, category=category)
 
 
 @catalog.get("/<string:service_id>")
@@ -84,10 +84,10 @@ def subscribe(body: dict[str, Any], service: Service, claim: Claim) -> Response:
 
 
 @catalog.delete("/<string:service_id>/subscribe")
-@catalog.arguments(schemas.UnsubscribeQuery, location="query")
+@catalog.arguments(schemas.UnsubscribeBody, location="query")
 @catalog.arguments(schemas.UnsubscribeBody)
 @catalog.response(200, schemas.SubscriptionShape)
-def unsubscribe(query: dict[str, Any], body: dict[str, Any], service: Service) -> SubscriptionRow:
+def unsubscribe(query: dict[str, Any], body: dict[str, Any], service: Service) -> Subscription:
     """Cancel a wallet's subscription, even to a paused service; name the wallet in the body or in the query."""
     wallet_id = body["wallet_id"] or query["wallet_id"]
     if not wallet_id:
@@ -99,6 +99,6 @@ def unsubscribe(query: dict[str, Any], body: dict[str, Any], service: Service) -
 @subscribed.get("")
 @subscribed.arguments(schemas.SubscriptionQuery, location="query")
 @subscribed.response(200, schemas.SubscriptionPage)
-def list_subscriptions(query: dict[str, Any]) -> Page[SubscriptionRow]:
+def list_subscriptions(query: dict[str, Any]) -> Page[Subscription]:
     """List the subscriptions of your wallets, oldest first, including cancelled ones."""
     return subscriptions.list_of(guards.current_principal().agent_id, query["page"], status=query["status"])

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import case, func, select
+from sqlalchemy import case, select
 from sqlalchemy.orm import Session
 
 from app.catalog import statistics
@@ -18,6 +18,7 @@ from app.catalog.models import PROVIDER_PREFIX, Payout, PayoutKind, PayoutStatus
 from app.core import clock
 from app.core.movement_kinds import MovementKind
 from app.credits import accounts
+from app.db.tables import sums
 from app.payments import claimed_payments
 from app.payments.claimed_payments import NANOS_PER_UNIT, PaymentStatus
 from app.state import app_state
@@ -67,9 +68,8 @@ def divide(nanos: int, commission_bps: int) -> tuple[int, int]:
 
 def read(session: Session, service_id: str) -> Earnings:
     kinds = [case((Payout.kind == kind.value, Payout.amount_nanos), else_=0) for kind in PayoutKind]
-    sums = [func.sum(each) for each in (*kinds, Payout.commission_nanos)]
-    found = session.execute(select(*sums).where(Payout.service_id == service_id, _COUNTS)).one()
-    paid, refunded, commission = (int(each or 0) for each in found)
+    of_service = Payout.service_id == service_id, _COUNTS
+    paid, refunded, commission = sums(session, *kinds, Payout.commission_nanos, where=of_service)
     holding = timedelta(hours=app_state().settings.payout_holding_hours)
     return Earnings(
         revenue_nanos=statistics.totals(session, service_id).revenue_nanos - _reversed_nanos(session, service_id),
@@ -101,27 +101,24 @@ def find_problems(session: Session) -> list[str]:
     taken: Counter[str] = Counter()
     for each in payouts:
         taken[each.service_id] += each.amount_nanos + each.commission_nanos if _counts(each) else 0
+    credited = {
+        f"{REFUND_PREFIX}{each.call_id}": (each.recipient, each.amount_nanos)
+        for each in payouts
+        if each.kind == PayoutKind.REFUND and not each.chain
+    }
     return [
         *(
             f"service {service_id}: {nanos} nano-dollars were paid out, refunded or kept, but it earned {revenue_nanos}"
             for service_id, nanos in taken.items()
             if nanos > (revenue_nanos := statistics.totals(session, service_id).revenue_nanos)
         ),
-        *_wrong_credits(session, [each for each in payouts if each.kind == PayoutKind.REFUND and not each.chain]),
+        *accounts.find_wrong_grants(session, REFUND_PREFIX, credited),
         *_wrong_transactions(session, {each.id: each for each in payouts if each.chain}),
     ]
 
 
 def _counts(payout: Payout) -> bool:
     return payout.status != PayoutStatus.FAILED
-
-
-def _wrong_credits(session: Session, refunds: list[Payout]) -> Iterator[str]:
-    recorded = {f"{REFUND_PREFIX}{each.call_id}": (each.recipient, each.amount_nanos) for each in refunds}
-    granted = accounts.grants_by_reference(session, REFUND_PREFIX)
-    for reference in sorted(recorded.keys() | granted.keys()):
-        if recorded.get(reference) != granted.get(reference):
-            yield f"{reference}: recorded are {recorded.get(reference)}, the ledger has {granted.get(reference)}"
 
 
 def _wrong_transactions(session: Session, payouts: dict[str, Payout]) -> Iterator[str]:

@@ -6,10 +6,9 @@ from flask import request
 
 from app import errors
 from app.audit_log.actors import current_actor
-from app.catalog.models import Service
+from app.catalog.models import Payout, Service
 from app.catalog.payouts import schemas
 from app.catalog.payouts import service as payouts
-from app.catalog.payouts.service import PayoutView
 from app.errors import NotFound
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
@@ -44,7 +43,7 @@ def rebuilt(payout_id: str) -> Any:
         found = payouts.get(payout_id)
     except NotFound:
         return rebuild_from_record(payout_id)
-    return rebuild_from_record(payout_id) if found.row.status == "failed" else found
+    return rebuild_from_record(payout_id) if found.status == "failed" else found
 
 
 @blp.get("/<string:service_id>/payouts")
@@ -63,7 +62,7 @@ def list_payouts(query: dict[str, Any], service: Service) -> dict[str, Any]:
 @blp.response(201, schemas.PayoutShape)
 @blp.raises(*REFUND_ERRORS, errors.AddressNotAllowed, *LIMIT_ERRORS)
 @blp.header("Prefer", PREFER_NOTE)
-def request_payout(body: dict[str, Any], service: Service, claim: Claim) -> PayoutView:
+def request_payout(body: dict[str, Any], service: Service, claim: Claim) -> Payout:
     """Pay out all that is payable. `pending` means that it was sent and the service completes it."""
     return payouts.pay_out(service, **body, actor=current_actor(), wait_seconds=wait_seconds(), claim=claim)
 
@@ -74,12 +73,12 @@ def request_payout(body: dict[str, Any], service: Service, claim: Claim) -> Payo
 @blp.response(201, schemas.PayoutShape)
 @blp.raises(*REFUND_ERRORS)
 @blp.header("Prefer", PREFER_NOTE)
-def refund_call(body: dict[str, Any], service: Service, claim: Claim) -> PayoutView:
+def refund_call(body: dict[str, Any], service: Service, claim: Claim) -> Payout:
     """Refund a call once: in credits if it was paid with them, or in USDC to the address that paid."""
     return refund(service, body, claim)
 
 
-def refund(of: Service, body: dict[str, Any], claim: Claim) -> PayoutView:
+def refund(of: Service, body: dict[str, Any], claim: Claim) -> Payout:
     return payouts.refund(
         of, body["call_id"], body["amount_usd"], actor=current_actor(), wait_seconds=wait_seconds(), claim=claim
     )

@@ -25,18 +25,18 @@ class RefundBody(Schema):
 class PayoutShape(Schema):
     """A payout or a refund. Without a chain, it is a refund in credits, or was made by the operator elsewhere."""
 
-    id = fields.UUID(required=True, attribute="row.id")
-    service_id = fields.UUID(required=True, attribute="row.service_id")
-    kind = fields.String(required=True, attribute="row.kind", metadata={"enum": list(PayoutKind)})
-    status = fields.String(required=True, attribute="row.status", metadata={"enum": list(PayoutStatus)})
-    amount_usd = Usd(required=True, attribute="row.amount_nanos")
-    commission_usd = Usd(required=True, attribute="row.commission_nanos")
-    chain = fields.String(required=True, allow_none=True, attribute="row.chain")
+    id = fields.UUID(required=True)
+    service_id = fields.UUID(required=True)
+    kind = fields.String(required=True, metadata={"enum": list(PayoutKind)})
+    status = fields.String(required=True, metadata={"enum": list(PayoutStatus)})
+    amount_usd = Usd(required=True, attribute="amount_nanos")
+    commission_usd = Usd(required=True, attribute="commission_nanos")
+    chain = fields.String(required=True, allow_none=True)
     to = fields.String(required=True, allow_none=True, attribute="transaction.to_address", dump_default=None)
     tx_hash = fields.String(required=True, allow_none=True, attribute="transaction.tx_hash", dump_default=None)
-    call_id = fields.UUID(required=True, allow_none=True, attribute="row.call_id")
-    created_at = Instant(required=True, attribute="row.created_at")
-    closed_at = Instant(required=True, allow_none=True, attribute="row.closed_at")
+    call_id = fields.UUID(required=True, allow_none=True)
+    created_at = Instant(required=True)
+    closed_at = Instant(required=True, allow_none=True)
 
 
 class EarningsShape(Schema):

@@ -6,7 +6,7 @@ its transaction has finally failed. A refund in credits is a grant, once for eac
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -31,7 +31,7 @@ from app.core.pagination import Page, PageRequest
 from app.credits import accounts as credit_accounts
 from app.db import leases
 from app.db.leases import once_per_period
-from app.db.state_machine import StateMachine, Transitions
+from app.db.state_machine import StateMachine
 from app.db.tables import page_of, update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, NotFound, PayoutFailed, PayoutRefused, ServiceError
@@ -73,29 +73,21 @@ def _announce(session: Session, row: Any, status: PayoutStatus, _reason: str | N
 
 PAYOUTS = StateMachine(
     Payout.status,
-    Transitions(
-        # `paid` without a transaction of this service.
-        initial={PayoutStatus.PENDING, PayoutStatus.PAID},
-        permitted={
-            PayoutStatus.PENDING: {PayoutStatus.PAID, PayoutStatus.FAILED},
-            # A reorg removed the block of its transaction, which is sent again.
-            PayoutStatus.PAID: {PayoutStatus.PENDING, PayoutStatus.FAILED},
-            # A restored database lacked the bytes that executed it.
-            PayoutStatus.FAILED: {PayoutStatus.PENDING},
-        },
-    ),
+    # `paid` without a transaction of this service.
+    initial={PayoutStatus.PENDING, PayoutStatus.PAID},
+    permitted={
+        PayoutStatus.PENDING: {PayoutStatus.PAID, PayoutStatus.FAILED},
+        # A reorg removed the block of its transaction, which is sent again.
+        PayoutStatus.PAID: {PayoutStatus.PENDING, PayoutStatus.FAILED},
+        # A restored database lacked the bytes that executed it.
+        PayoutStatus.FAILED: {PayoutStatus.PENDING},
+    },
     logger=_log,
     announce=_announce,
     announced=(
         Payout.id, Payout.service_id, Payout.agent_id, Payout.kind, Payout.amount_nanos, Payout.chain, Payout.call_id,
     ),
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class PayoutView:
-    row: Payout
-    transaction: TransactionView | None
 
 
 def find_service(service_id: str, *conditions: ColumnElement[bool]) -> Service:
@@ -120,7 +112,7 @@ def pay_out(
     actor: Actor,
     wait_seconds: Decimal | None,
     claim: Claim,
-) -> PayoutView:
+) -> Payout:
     """Pay all that is payable of a service's earnings, to an address or a wallet; by default the seller's first.
 
     Raises: PayoutRefused, PayoutFailed, InvalidInput, NotFound, AddressNotAllowed; the errors of refused limits.
@@ -142,7 +134,7 @@ def pay_out(
 
 def refund(
     service: Service, call_id: str, nanos: int | None, *, actor: Actor, wait_seconds: Decimal | None, claim: Claim
-) -> PayoutView:
+) -> Payout:
     """Refund a call of a service, all of it or an amount, once: in credits, or in USDC to the address that paid.
 
     It is taken from the earnings that were not paid out, held ones included. Raises: PayoutRefused, PayoutFailed,
@@ -188,7 +180,7 @@ def _new(service: Service, kind: PayoutKind, nanos: int, *, commission_nanos: in
     )  # fmt: skip
 
 
-def _refund_in_credits(made: Payout, *, actor: Actor, claim: Claim) -> PayoutView:
+def _refund_in_credits(made: Payout, *, actor: Actor, claim: Claim) -> Payout:
     made.id, made.closed_at, account_id = identifiers.new_id(), clock.now(), str(made.recipient)
     with unit_of_work() as session:
         # First, because it locks the account. Each call has one reference.
@@ -203,7 +195,7 @@ def _refund_in_credits(made: Payout, *, actor: Actor, claim: Claim) -> PayoutVie
     return get(made.id)
 
 
-def _send(payout: Payout, *, actor: Actor, wait_seconds: Decimal | None, claim: Claim) -> PayoutView:
+def _send(payout: Payout, *, actor: Actor, wait_seconds: Decimal | None, claim: Claim) -> Payout:
     """Transfer USDC from the treasury, and take it from the earnings in the unit that signs the transfer."""
     chain = ChainName(payout.chain or "")
     amount = TokenAmount(payout.amount_nanos // NANOS_PER_UNIT, USDC)
@@ -285,26 +277,25 @@ def _destination(
     return name, address or wallet.address_on(name)
 
 
-def get(payout_id: str) -> PayoutView:
+def get(payout_id: str) -> Payout:
     """Return a payout or refund. Raises: NotFound."""
     with read_only_unit() as session:
         row = session.get(Payout, payout_id)
         if row is None:
             raise NotFound("There is no such payout.")
-        return _views(session, [row])[0]
+        row.transaction = history.views_of(session, [row.id]).get(row.id)
+        return row
 
 
-def list_of(service_id: str | None, page: PageRequest) -> Page[PayoutView]:
+def list_of(service_id: str | None, page: PageRequest) -> Page[Payout]:
     """Return the payouts and refunds of a service, or of all, newest first."""
     conditions = [] if service_id is None else [Payout.service_id == service_id]
     with read_only_unit() as session:
         found = page_of(session, Payout, page, *conditions, newest_first=True)
-        return Page(_views(session, found.items), found.total, found.request)
-
-
-def _views(session: Session, rows: Sequence[Payout]) -> list[PayoutView]:
-    transactions = history.views_of(session, [row.id for row in rows if row.chain])
-    return [PayoutView(row, transactions.get(row.id)) for row in rows]
+        transactions = history.views_of(session, [row.id for row in found.items])
+    for row in found.items:
+        row.transaction = transactions.get(row.id)
+    return found
 
 
 def has_open(chain: ChainName) -> ColumnElement[bool]:

@@ -14,22 +14,23 @@ from werkzeug.wrappers import Response
 
 from app import base_urls
 from app.base_urls import BaseUrl
-from app.capacity.limiter import Quota
+from app.capacity.limiter import quotas_of
 from app.catalog.proxy.metering import ServiceCall
 from app.catalog.services import service as services
 from app.catalog.services.service import CallableService
 from app.core import clock, identifiers, money
 from app.core.request_target import RequestTarget, path_prefix
 from app.db.unit_of_work import read_only_unit
-from app.errors import DomainNotAllowed, InvalidInput, NotFound, PaymentRequired, PerTxLimitExceeded, UpstreamError
+from app.errors import InvalidInput, NotFound, PaymentRequired, PerTxLimitExceeded, UpstreamError
 from app.forwarding import call, filters
 from app.forwarding.call import target_under_prefix
 from app.forwarding.relay import ForwardingOptions
 from app.identity.guards import is_ours, sdk_keys
 from app.identity.principal import Principal, session_of
-from app.payments.x402 import gate, guard, terms
-from app.payments.x402.terms import PaymentPrice
+from app.payments.x402 import gate, guard
+from app.payments.x402.gate import PaymentGrant
 from app.ports.upstream import UpstreamRequest, UpstreamResponse
+from app.spending import holds as spending_holds
 from app.spending import policy
 from app.spending.policy import SpendingRequest
 from app.state import app_state
@@ -53,7 +54,7 @@ def forward(request: ClientRequest, service_id: str, caller: Principal) -> Respo
     Raises: NotFound, InvalidInput, DomainNotAllowed, PerTxLimitExceeded, SessionLimitExceeded, PayloadTooLarge,
     Unauthorized, InsufficientCredits, Overloaded, UpstreamError, UpstreamTimeout.
     """
-    return _forward_on_credits(_validated(request, ("v1", "proxy"), service_id, caller), caller)
+    return _exchange(_validated(request, ("v1", "proxy"), service_id, caller), caller)
 
 
 def forward_payable(request: ClientRequest, service_id: str, caller: Principal | None) -> Response:
@@ -64,17 +65,21 @@ def forward_payable(request: ClientRequest, service_id: str, caller: Principal |
     Raises: as `forward`; PaymentRequired, PaymentInvalid, PaymentAlreadyUsed, PaymentPending.
     """
     proxied = _validated(request, ("v1", "x402", "services"), service_id, caller)
-    price = _price(proxied)
+    price = guard.payable(request).price(
+        services.single_payment_nanos(proxied.service.price_nanos), proxied.body,
+        provider_name=proxied.service.provider, description="One call of a service of this catalog",
+        unavailable_reason=None,
+    )  # fmt: skip
     has_payment = price.headers.has_payment
     if caller is None and not has_payment:
-        raise terms.attach(price, PaymentRequired())
+        raise gate.attach(price, PaymentRequired())
     return guard.choose_payer(
         caller,
         lambda: price,
         # A payment would not count against the session that the request names.
         has_payment=has_payment and proxied.session_charge is None,
-        on_credits=partial(_forward_on_credits, proxied),
-        prepaid=partial(_forward_prepaid, proxied, price),
+        on_credits=partial(_exchange, proxied),
+        prepaid=lambda payer: _exchange(proxied, gate.accept_payment(price, payer=payer)),
     )
 
 
@@ -100,43 +105,27 @@ def _validated(
     url = base_urls.parse(service.base_url)
     if base_urls.is_own(url, app_state().settings):
         raise UpstreamError("The base URL of this service points to the proxy itself; it cannot be called.")
-    _check_domain(wallet, url)
+    if wallet is not None and wallet.spending_controls is not None:
+        spending_holds.assert_allowed(policy.decide_domain(wallet.spending_controls, url.host))
     _check_price(request, service)
-    body = call.body(request, call.MAX_BODY_BYTES if caller else request_bodies.MAX_KEYLESS_BYTES)
+    request.max_content_length = call.MAX_BODY_BYTES if caller else request_bodies.MAX_KEYLESS_BYTES
+    body = request_bodies.raw_body(request)
     session_charge = _session_charge(request, service, wallet, url, caller)
     wallet_id = None if wallet is None else wallet.id
     return _ProxiedCall(request, service, url, target, body, wallet_id, session_charge)
 
 
-def _price(proxied: _ProxiedCall) -> PaymentPrice:
-    request, service = proxied.request, proxied.service
-    return guard.payable(request).price(
-        services.single_payment_nanos(service.price_nanos), proxied.body, provider_name=service.provider,
-        description="One call of a service of this catalog", unavailable_reason=None,
-    )  # fmt: skip
-
-
-def _forward_on_credits(proxied: _ProxiedCall, caller: Principal) -> Response:
-    paid = ServiceCall(
-        proxied.service, caller, wallet_id=proxied.wallet_id, model=_model(proxied),
-        session_charge=proxied.session_charge,
-    )  # fmt: skip
-    return _exchange(proxied, paid, client_id=caller.account_id, call_id=proxied.request.id)
-
-
-def _forward_prepaid(proxied: _ProxiedCall, price: PaymentPrice, caller: Principal | None) -> Response:
-    grant = gate.accept_payment(price, payer=caller)
-    paid = ServiceCall(proxied.service, grant, model=_model(proxied))
-    # Each payment counts as a separate client: it shares neither limits nor idempotency keys with another.
-    return _exchange(proxied, paid, client_id=grant.payment_id, call_id=grant.payment_id)
-
-
-def _model(proxied: _ProxiedCall) -> str:
-    return f"/{path_prefix(proxied.target.path)}"
-
-
-def _exchange(proxied: _ProxiedCall, paid: ServiceCall, *, client_id: str, call_id: str) -> Response:
-    request = proxied.request
+def _exchange(proxied: _ProxiedCall, payer: Principal | PaymentGrant) -> Response:
+    request, service, model = proxied.request, proxied.service, f"/{path_prefix(proxied.target.path)}"
+    if isinstance(payer, Principal):
+        client_id, call_id = payer.account_id, request.id
+        paid = ServiceCall(
+            service, payer, wallet_id=proxied.wallet_id, model=model, session_charge=proxied.session_charge
+        )
+    else:
+        # Each payment counts as a separate client: it shares neither limits nor idempotency keys with another.
+        client_id = call_id = payer.payment_id
+        paid = ServiceCall(service, payer, model=model)
     outgoing = _signed_request(proxied, paid.client_id, call_id)
     for key in filter(is_ours, sdk_keys(request)):
         filters.reject_key(key, target=outgoing.target, headers=outgoing.headers, body=outgoing.body)
@@ -144,7 +133,7 @@ def _exchange(proxied: _ProxiedCall, paid: ServiceCall, *, client_id: str, call_
         app_state().ports.public_upstream,
         lambda incoming: request.method != "HEAD" and _is_streamed_text(incoming),
         account_id=client_id,
-        quotas=quotas(proxied.service.id, client_id),
+        quotas=quotas_of("service", service.id, client_id),
     )
     return call.forward(request, outgoing, paid, options)
 
@@ -153,15 +142,6 @@ def _is_streamed_text(incoming: UpstreamResponse) -> bool:
     """Return whether a response is plain text without a length, as many models stream their output."""
     named = {name.lower(): value.lower() for name, value in incoming.headers}
     return named.get("content-type", "").startswith("text/plain") and "content-length" not in named
-
-
-def quotas(service_id: str, client_id: str) -> tuple[Quota, ...]:
-    """Return quotas that keep permits for providers, other services and other callers if this service hangs."""
-    return (
-        Quota("services", 2, "to services"),
-        Quota(f"service:{service_id}", 4, "to this service"),
-        Quota(f"account:{client_id}", 4, "from your account"),
-    )
 
 
 def _wallet(request: ClientRequest, caller: Principal | None) -> WalletView | None:
@@ -183,17 +163,6 @@ def _wallet(request: ClientRequest, caller: Principal | None) -> WalletView | No
             return wallets.first_wallet(session, agent_id)
     except NotFound:
         return None
-
-
-def _check_domain(wallet: WalletView | None, url: BaseUrl) -> None:
-    controls = None if wallet is None else wallet.spending_controls
-    if controls is None or not controls.allowed_domains:
-        return
-    if not policy.domain_allowed(url.host, controls.allowed_domains):
-        raise DomainNotAllowed(
-            f"The domain {url.host} is not on this wallet's allowlist of domains.",
-            details={"rule": policy.SpendingRule.DOMAIN.value, "domain": url.host},
-        )
 
 
 def _session_charge(
@@ -241,12 +210,11 @@ def _signed_request(proxied: _ProxiedCall, client_id: str, call_id: str) -> Upst
 
 
 def signed_headers(secret: bytes, method: str, target: str, body: bytes) -> dict[str, str]:
-    """Return the headers by which a service recognizes the calls of this one."""
+    """Return the headers by which a service recognizes the calls of this one.
+
+    The signature is `v1=` and the hexadecimal HMAC-SHA256 of the lines timestamp, method, target, SHA-256 of the body.
+    """
     timestamp = str(int(clock.now().timestamp()))
-    return {TIMESTAMP_HEADER: timestamp, SIGNATURE_HEADER: signature(secret, timestamp, method, target, body)}
-
-
-def signature(secret: bytes, timestamp: str, method: str, target: str, body: bytes) -> str:
-    """Return `v1=` and the hexadecimal HMAC-SHA256 of the lines timestamp, method, target and SHA-256 of the body."""
     message = "\n".join((timestamp, method, target, hashlib.sha256(body).hexdigest()))
-    return "v1=" + hmac.new(secret, message.encode(), hashlib.sha256).hexdigest()
+    signed = hmac.new(secret, message.encode(), hashlib.sha256).hexdigest()
+    return {TIMESTAMP_HEADER: timestamp, SIGNATURE_HEADER: f"v1={signed}"}

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from http import HTTPStatus
 
 from app import base_urls
+from app.capacity.limiter import quotas_of
 from app.catalog.models import Service, ServiceStatus
 from app.catalog.proxy import call
 from app.catalog.services import service as services
@@ -47,7 +48,8 @@ def _response(service: Service, url: base_urls.BaseUrl) -> CheckedStep:
     target = url.path or "/"
     headers = call.signed_headers(services.callable_service(service.id).secret, "GET", target, b"")
     outgoing = UpstreamRequest("GET", url.origin, target, [*headers.items()], b"", timeout_seconds=_TIMEOUT_SECONDS)
-    permit = app_state().forwarding_limiter.acquire(service.agent_id, call.quotas(service.id, service.agent_id))
+    quotas = quotas_of("service", service.id, service.agent_id)
+    permit = app_state().forwarding_limiter.acquire(service.agent_id, quotas)
     try:
         incoming = app_state().ports.public_upstream.send(outgoing)
         incoming.close()

@@ -30,16 +30,13 @@ class _DeepParser(StrictParser):
     MAX_VALUES = MAX_VALUES
 
 
-class _ServicesBlueprint(Blueprint):
-    ARGUMENTS_PARSER = _DeepParser()
-
-
-blp = _ServicesBlueprint(
+blp = Blueprint(
     "services",
     guard=guards.ANY_KEY,
     url_prefix="/v1/services",
     description="Services that you offer to others in the catalog.",
 )
+blp.ARGUMENTS_PARSER = _DeepParser()
 
 
 @blp.before_request

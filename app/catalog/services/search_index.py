@@ -8,12 +8,13 @@ two characters, which have no trigram, are searched in all texts. The only write
 import unicodedata
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, Select, column, delete, func, insert, select, table, true
+from sqlalchemy import ColumnElement, column, delete, func, insert, select, table, true
 from sqlalchemy.orm import Session
 
 from app.catalog.models import IS_ACTIVE, Service, ServiceSearchText
 from app.core.pagination import Page, PageRequest
 from app.db.tables import count
+from app.db.unit_of_work import read_only_unit
 
 # Not in any input, so that nothing is found across the end of a name.
 _SEPARATOR = "\x1f"
@@ -32,46 +33,37 @@ def remove_service(session: Session, service_id: str) -> None:
     session.execute(delete(ServiceSearchText).where(ServiceSearchText.service_id == service_id))
 
 
-def search(
-    session: Session, page: PageRequest, *, text: str | None, category: str | None, min_nanos: int = 0
-) -> Page[str]:
-    """Return the ids of active services, those with most calls first, then by name and id.
+def search(page: PageRequest, *, text: str = "", category: str = "", min_nanos: int = 0) -> Page[Service]:
+    """Return active services, those with most calls first, then by name and id.
 
     `min_nanos` is the lowest price of those that are found without a text and a category.
     """
-    if min_nanos:
-        priced = Service.price_nanos >= min_nanos
-        return Page(
-            session.scalars(_ranking(page).where(priced)).all(), count(session, Service, IS_ACTIVE, priced), page
-        )
-    conditions = _conditions(session, text, category, by_index=True)
-    if not conditions:
-        return Page(session.scalars(_ranking(page)).all(), count(session, ServiceSearchText), page)
-    matching = select(ServiceSearchText.service_id).where(*conditions)
-    few = list(session.scalars(matching.limit(_MAX_INDEX_MATCHES + 1)))
-    if len(few) <= _MAX_INDEX_MATCHES:
-        rows = session.scalars(_ranking(page).where(Service.id.in_(few))).all() if few else ()
-        return Page(rows, len(few), page)
-    # Many match, so a scan of the ranking that tests each service soon fills the page.
-    tests = ServiceSearchText.service_id == Service.id, *_conditions(session, text, category, by_index=False)
-    match = select(true()).where(*tests).correlate(Service).scalar_subquery()
-    total = count(session, ServiceSearchText, *conditions)
-    return Page(session.scalars(_ranking(page).where(match)).all(), total, page)
+    with read_only_unit() as session:
+        conditions = _conditions(session, text, category, by_index=True)
+        if min_nanos:
+            is_found: ColumnElement[bool] = Service.price_nanos >= min_nanos
+            total = count(session, Service, IS_ACTIVE, is_found)
+        elif not conditions:
+            is_found, total = true(), count(session, ServiceSearchText)
+        else:
+            matching = select(ServiceSearchText.service_id).where(*conditions).limit(_MAX_INDEX_MATCHES + 1)
+            few = session.scalars(matching).all()
+            is_found, total = Service.id.in_(few), len(few)
+            if total > _MAX_INDEX_MATCHES:
+                # Many match, so a scan of the ranking that tests each service soon fills the page.
+                of_service = ServiceSearchText.service_id == Service.id
+                tests = _conditions(session, text, category, by_index=False)
+                is_found = select(true()).where(of_service, *tests).correlate(Service).scalar_subquery()
+                total = count(session, ServiceSearchText, *conditions)
+        order = Service.total_calls.desc(), Service.name, Service.id
+        # The page is found in the index of the ranking; then its few rows are read.
+        ids = select(Service.id).where(IS_ACTIVE, is_found).order_by(*order).limit(page.limit).offset(page.offset)
+        shown = ids.subquery()
+        rows = session.scalars(select(Service).join(shown, shown.c.id == Service.id).order_by(*order)).all()
+    return Page(rows, total, page)
 
 
-def _ranking(page: PageRequest) -> Select[str]:
-    return (
-        select(Service.id)
-        .where(IS_ACTIVE)
-        .order_by(Service.total_calls.desc(), Service.name, Service.id)
-        .limit(page.limit)
-        .offset(page.offset)
-    )
-
-
-def _conditions(
-    session: Session, text: str | None, category: str | None, *, by_index: bool
-) -> Sequence[ColumnElement[bool]]:
+def _conditions(session: Session, text: str, category: str, *, by_index: bool) -> Sequence[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = []
     if category:
         conditions.append(ServiceSearchText.category == _fold_case(category))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, bindparam, delete, insert, select
+from sqlalchemy import ColumnElement, and_, bindparam, select
 from sqlalchemy.orm import Session
 
 from app import base_urls
@@ -21,7 +21,7 @@ from app.core import clock, identifiers, money
 from app.core.pagination import Page, PageRequest
 from app.db import lock_order
 from app.db.prepared import PreparedRead
-from app.db.tables import count, page_of
+from app.db.tables import count, delete_rows, page_of
 from app.db.unit_of_work import read_only_unit, striped_lock, unit_of_work
 from app.errors import InvalidInput, InvalidSpec, LimitReached, NotFound, Overloaded
 from app.idempotency.service import Claim
@@ -44,7 +44,6 @@ class CallableService:
     """The data of an active service that the proxy needs."""
 
     id: str
-    name: str
     base_url: str
     price_nanos: int
     secret: bytes = field(repr=False)
@@ -62,7 +61,7 @@ def single_payment_nanos(price_nanos: int) -> int:
 _SEAL = seal_of(Service)
 IS_LISTED = Service.status != ServiceStatus.RETIRED.value
 _CALLABLE = PreparedRead(
-    select(*_SEAL.columns, Service.name, Service.secret_sealed).where(Service.id == bindparam("of_service"), IS_ACTIVE)
+    select(*_SEAL.columns, Service.secret_sealed).where(Service.id == bindparam("of_service"), IS_ACTIVE)
 )
 
 
@@ -115,16 +114,12 @@ def registration_of(service_id: str) -> Service:
 
 def owned_service(service_id: str, *, agent_id: str | None) -> Service:
     """Return an agent's service. Raises: NotFound for malformed, unknown, retired or another agent's ids."""
-    if agent_id is None:
-        raise _not_found()
     with read_only_unit() as session:
         return find(session, service_id, *_owned_by(agent_id))
 
 
 def list_of(agent_id: str | None, page: PageRequest) -> Page[Service]:
     """Return an agent's services, oldest first; a gateway-only key has none."""
-    if agent_id is None:
-        return Page((), 0, page)
     with read_only_unit() as session:
         return page_of(session, Service, page, *_owned_by(agent_id))
 
@@ -171,28 +166,23 @@ def set_suspended(session: Session, service_id: str, *, suspended: bool) -> Serv
 
 def retire(service_id: str, *, agent_id: str) -> None:
     """Retire a service permanently and cancel its subscriptions; its earnings stay counted. Raises: NotFound."""
-    now = clock.now()
     with unit_of_work() as session:
-        owned = _owned(service_id, agent_id)
-        if not SERVICES.move(session, owned, _UNRETIRED, ServiceStatus.RETIRED, updated_at=now):
+        if not _retire(session, _owned(service_id, agent_id)):
             raise _not_found()
-        _remove_from_catalog(session, service_id, at=now)
 
 
 def retire_all(session: Session, agent_id: str) -> list[str]:
-    now = clock.now()
-    ids: list[str] = lock_order.lock_rows(session, Service.id, *_owned_by(agent_id))
-    SERVICES.move(session, Service.id.in_(ids), _UNRETIRED, ServiceStatus.RETIRED, updated_at=now)
+    return _retire(session, Service.id.in_(lock_order.lock_rows(session, Service.id, *_owned_by(agent_id))))
+
+
+def _retire(session: Session, rows: ColumnElement[bool]) -> list[str]:
+    ids = SERVICES.move(session, rows, _UNRETIRED, ServiceStatus.RETIRED, updated_at=clock.now())
     for service_id in ids:
-        _remove_from_catalog(session, service_id, at=now)
+        search_index.remove_service(session, service_id)
+        # Up to a mebibyte that is no longer used.
+        _replace_specification(session, service_id, None)
+        subscriptions.cancel_for_service(session, service_id)
     return ids
-
-
-def _remove_from_catalog(session: Session, service_id: str, *, at: datetime) -> None:
-    search_index.remove_service(session, service_id)
-    # Up to a mebibyte that is no longer used.
-    _replace_specification(session, service_id, None)
-    subscriptions.cancel_for_service(session, service_id, at=at)
 
 
 def callable_service(service_id: str) -> CallableService:
@@ -204,7 +194,7 @@ def callable_service(service_id: str) -> CallableService:
             raise _not_found()
         _SEAL.verify(session, row)
     secret = _unseal(row.secret_sealed, row.id).encode()
-    return CallableService(row.id, row.name, row.base_url, row.price_nanos, secret)
+    return CallableService(row.id, row.base_url, row.price_nanos, secret)
 
 
 def specification_of(session: Session, service_id: str) -> ServiceSpecification:
@@ -235,7 +225,7 @@ def owner_statistics(service: Service) -> dict[str, Any]:
         }
 
 
-def _owned_by(agent_id: str) -> tuple[Any, Any]:
+def _owned_by(agent_id: str | None) -> tuple[Any, Any]:
     return Service.agent_id == agent_id, IS_LISTED
 
 
@@ -262,17 +252,14 @@ def _index(session: Session, view: Service) -> None:
 
 
 def _replace_specification(session: Session, service_id: str, specification: Specification | None) -> None:
-    session.execute(delete(ServiceSpecification).where(ServiceSpecification.service_id == service_id))
+    delete_rows(session, ServiceSpecification, ServiceSpecification.service_id == service_id)
     if specification is not None:
-        session.execute(
-            insert(ServiceSpecification).values(
-                service_id=service_id,
-                document=specification.document,
-                endpoints=list(specification.endpoints),
-                endpoints_count=len(specification.endpoints),
-                example=specification.example,
-            )
-        )
+        endpoints = list(specification.endpoints)
+        row = ServiceSpecification(
+            service_id=service_id, document=specification.document, endpoints=endpoints,
+            endpoints_count=len(endpoints), example=specification.example,
+        )  # fmt: skip
+        session.add(row)
 
 
 def _validated_url(base_url: str) -> str:

@@ -50,33 +50,28 @@ def _input_cost(usage: Usage, rates: Rates) -> Decimal:
     media = usage.audio_in or usage.image_in or usage.video_in
     if not (media or usage.cache_read or usage.cache_write or usage.undivided_in):
         return usage.tokens_in * base
-    cache_read = min(usage.cache_read, usage.tokens_in)
-    cache_written = min(usage.cache_write, usage.tokens_in - cache_read)
-    cache_written_1h = min(usage.cache_write_1h, cache_written)
-    cache_written_5m = min(usage.cache_write_5m, cache_written - cache_written_1h)
-    uncached = usage.tokens_in - cache_read - cache_written
+    read = min(usage.cache_read, usage.tokens_in)
+    written = min(usage.cache_write, usage.tokens_in - read)
+    uncached = usage.tokens_in - read - written
     # Audio that is more than all uncached input is cached, whether or not the response divides its cached tokens.
-    cached_audio = min(max(usage.audio_cached, usage.audio_in - uncached), cache_read)
-    cached_image = min(usage.image_cached, cache_read - cached_audio)
-    audio_in = min(max(0, usage.audio_in - cached_audio), uncached)
-    image_in = min(max(0, usage.image_in - cached_image), uncached - audio_in)
-    video_in = min(usage.video_in, uncached - audio_in - image_in)
-    undivided = min(usage.undivided_in, uncached - audio_in - image_in - video_in)
-    cache_read_rate = _rate_or(rates.cache_read, base)
-    cache_write_rate = _rate_or(rates.cache_write, base)
+    cached_audio = min(max(usage.audio_cached, usage.audio_in - uncached), read)
+    cached_image = min(usage.image_cached, read - cached_audio)
+    of_any_kind = max(filter(None, (base, rates.audio_in, rates.video_in)), default=_ZERO)
     return (
-        (uncached - audio_in - image_in - video_in - undivided) * base
-        + (cache_read - cached_audio - cached_image) * cache_read_rate
-        + cached_image * _rate_or(rates.image_cached, cache_read_rate)
-        + cached_audio * _rate_or(rates.audio_cached, cache_read_rate)
-        + (cache_written - cache_written_1h - cache_written_5m) * cache_write_rate
-        + cache_written_5m * _rate_or(rates.cache_write_5m, cache_write_rate)
-        + cache_written_1h * _rate_or(rates.cache_write_1h, cache_write_rate)
-        + audio_in * _rate_or(rates.audio_in, base)
-        + image_in * _rate_or(rates.image_in, base)
-        + video_in * _rate_or(rates.video_in, base)
-        + undivided * max(filter(None, (base, rates.audio_in, rates.video_in)), default=_ZERO)
-    )
+        _cost(
+            uncached, base, (usage.audio_in - cached_audio, rates.audio_in),
+            (usage.image_in - cached_image, rates.image_in), (usage.video_in, rates.video_in),
+            (usage.undivided_in, of_any_kind),
+        )
+        + _cost(
+            read, _rate_or(rates.cache_read, base), (cached_audio, rates.audio_cached),
+            (cached_image, rates.image_cached),
+        )
+        + _cost(
+            written, _rate_or(rates.cache_write, base), (usage.cache_write_1h, rates.cache_write_1h),
+            (usage.cache_write_5m, rates.cache_write_5m),
+        )
+    )  # fmt: skip
 
 
 def _output_cost(usage: Usage, rates: Rates) -> Decimal:
@@ -85,18 +80,20 @@ def _output_cost(usage: Usage, rates: Rates) -> Decimal:
         # Any of it may be audio, images or video, which cost up to thirty times as much.
         media = (rates.audio_out, rates.image_out, rates.video_out)
         text_rate = max(filter(None, (base, *media)), default=_ZERO)
-    audio_out = min(usage.audio_out, usage.tokens_out)
-    image_out = min(usage.image_out, usage.tokens_out - audio_out)
-    video_out = min(usage.video_out, usage.tokens_out - audio_out - image_out)
-    reasoning = min(usage.reasoning, usage.tokens_out - audio_out - image_out - video_out)
-    text_out = usage.tokens_out - audio_out - image_out - video_out - reasoning
-    return (
-        text_out * text_rate
-        + audio_out * _rate_or(rates.audio_out, base)
-        + image_out * _rate_or(rates.image_out, base)
-        + video_out * _rate_or(rates.video_out, base)
-        + reasoning * _rate_or(rates.reasoning, base)
-    )
+    return _cost(
+        usage.tokens_out, base, (usage.audio_out, rates.audio_out), (usage.image_out, rates.image_out),
+        (usage.video_out, rates.video_out), (usage.reasoning, rates.reasoning), (usage.tokens_out, text_rate),
+    )  # fmt: skip
+
+
+def _cost(count: int, rate: Decimal, *parts: tuple[int, Decimal | None]) -> Decimal:
+    """Return the cost of tokens at a rate; each part of them, as far as any are left, may have its own."""
+    nanos = _ZERO
+    for size, own_rate in parts:
+        taken = min(max(0, size), count)
+        nanos += taken * _rate_or(own_rate, rate)
+        count -= taken
+    return nanos + count * rate
 
 
 def costs_nothing(params: CostParams, reading: UsageReading) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from decimal import Decimal
 from functools import cache, lru_cache
@@ -37,30 +37,6 @@ _MAX_MODEL_LENGTH = 200
 _MEDIA_MODEL_KINDS = ("image", "tts", "transcribe", "whisper")
 # Above all tiers in the table.
 _UNLIMITED_PROMPT = 10**9
-# Conversion of dollars per million, and per thousand, to nano-dollars each.
-_NANOS_EACH_PER_USD_PER_MILLION = 10**3
-_NANOS_EACH_PER_USD_PER_THOUSAND = 10**6
-_PRICE_KEYS = {
-    "input": ("input_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "output": ("output_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "cache_read": ("cache_read_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "cache_write": ("cache_write_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "cache_write_5m": ("cache_write_5m_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "cache_write_1h": ("cache_write_1h_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "audio_in": ("input_audio_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "audio_cached": ("cache_audio_read_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "audio_out": ("output_audio_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "image_in": ("input_image_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "image_cached": ("cache_image_read_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "image_out": ("output_image_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "video_in": ("input_video_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "video_out": ("output_video_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "reasoning": ("output_reasoning_mtok", _NANOS_EACH_PER_USD_PER_MILLION),
-    "search": ("web_searches_kcount", _NANOS_EACH_PER_USD_PER_THOUSAND),
-    "character": ("input_mchars", _NANOS_EACH_PER_USD_PER_MILLION),
-    # Per hour: the division is made when seconds are multiplied, so that no fraction is lost here.
-    "audio_hour": ("audio_hours", 10**9),
-}
 
 
 def without_routing(table: str, name: str) -> str:
@@ -104,26 +80,33 @@ def is_version_of(clause: object, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The price of one unit of each kind, in fractions of nano-dollars; None if the table has none."""
+    """The price of one unit of each kind, in fractions of nano-dollars; None if the table has none.
 
-    input: Decimal | None = None
-    output: Decimal | None = None
-    cache_read: Decimal | None = None
-    cache_write: Decimal | None = None
-    cache_write_5m: Decimal | None = None
-    cache_write_1h: Decimal | None = None
-    audio_in: Decimal | None = None
-    audio_cached: Decimal | None = None
-    audio_out: Decimal | None = None
-    image_in: Decimal | None = None
-    image_cached: Decimal | None = None
-    image_out: Decimal | None = None
-    video_in: Decimal | None = None
-    video_out: Decimal | None = None
-    reasoning: Decimal | None = None
-    search: Decimal | None = None
-    character: Decimal | None = None
-    audio_hour: Decimal | None = None
+    The metadata are its key in the table, and the nano-dollars each of a dollar there: per million, for example.
+    """
+
+    input: Decimal | None = field(default=None, metadata={"input_mtok": 10**3})
+    output: Decimal | None = field(default=None, metadata={"output_mtok": 10**3})
+    cache_read: Decimal | None = field(default=None, metadata={"cache_read_mtok": 10**3})
+    cache_write: Decimal | None = field(default=None, metadata={"cache_write_mtok": 10**3})
+    cache_write_5m: Decimal | None = field(default=None, metadata={"cache_write_5m_mtok": 10**3})
+    cache_write_1h: Decimal | None = field(default=None, metadata={"cache_write_1h_mtok": 10**3})
+    audio_in: Decimal | None = field(default=None, metadata={"input_audio_mtok": 10**3})
+    audio_cached: Decimal | None = field(default=None, metadata={"cache_audio_read_mtok": 10**3})
+    audio_out: Decimal | None = field(default=None, metadata={"output_audio_mtok": 10**3})
+    image_in: Decimal | None = field(default=None, metadata={"input_image_mtok": 10**3})
+    image_cached: Decimal | None = field(default=None, metadata={"cache_image_read_mtok": 10**3})
+    image_out: Decimal | None = field(default=None, metadata={"output_image_mtok": 10**3})
+    video_in: Decimal | None = field(default=None, metadata={"input_video_mtok": 10**3})
+    video_out: Decimal | None = field(default=None, metadata={"output_video_mtok": 10**3})
+    reasoning: Decimal | None = field(default=None, metadata={"output_reasoning_mtok": 10**3})
+    search: Decimal | None = field(default=None, metadata={"web_searches_kcount": 10**6})
+    character: Decimal | None = field(default=None, metadata={"input_mchars": 10**3})
+    # Per hour: the division is made when seconds are multiplied, so that no fraction is lost here.
+    audio_hour: Decimal | None = field(default=None, metadata={"audio_hours": 10**9})
+
+
+_PRICE_KEYS = {each.name: next(iter(each.metadata.items())) for each in fields(Rates)}
 
 
 @dataclass(frozen=True, slots=True)

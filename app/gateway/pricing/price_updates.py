@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,7 +27,7 @@ from app.extensions import Model
 from app.gateway.pricing import price_table
 from app.gateway.pricing.price_table import Rates
 from app.ports.errors import PortError
-from app.ports.upstream import UpstreamRequest
+from app.ports.upstream import read_json_text
 from app.state import app_state
 
 _log = structlog.get_logger(__name__)
@@ -147,23 +146,15 @@ def _store(kind: str, content: bytes, text: str) -> None:
 
 def _read(location: str) -> bytes:
     """Return the list at a path or URL. Raises: ValueError, OSError, PortError."""
-    if location.startswith("/"):
-        with Path(location).open("rb") as file:
-            content = file.read(_MAX_BYTES + 1)
-    else:
+    if not location.startswith("/"):
         parts = urlsplit(location)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        headers = [("Accept", "application/json"), ("Accept-Encoding", "identity"), ("User-Agent", "purser")]
-        request = UpstreamRequest("GET", f"{parts.scheme}://{parts.netloc}", target, headers, b"", _MAX_SECONDS)
-        response = app_state().ports.upstream.send(request)
-        content = b""
-        try:
-            while len(content) <= _MAX_BYTES and (piece := response.read()):
-                content += piece
-        finally:
-            response.close()
-        if response.status != HTTPStatus.OK:
-            raise ValueError(f"was answered with status {response.status}")
+        return read_json_text(
+            app_state().ports.upstream, f"{parts.scheme}://{parts.netloc}", target,
+            max_bytes=_MAX_BYTES, seconds=_MAX_SECONDS,
+        )  # fmt: skip
+    with Path(location).open("rb") as file:
+        content = file.read(_MAX_BYTES + 1)
     if len(content) > _MAX_BYTES:
         raise ValueError(f"has more than {_MAX_BYTES} bytes")
     return content

@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 
 import click
 import yaml  # type: ignore[import-untyped]
-from flask import Flask
 from flask.cli import AppGroup
 
 from app.errors import NotFound
@@ -20,11 +19,6 @@ group = AppGroup("providers", help="The providers of the gateway.")
 # libyaml's loader if available: it is twenty times faster, and such documents have megabytes.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
-
-
-def register(app: Flask) -> None:
-    """Add the commands to an application."""
-    app.cli.add_command(group)
 
 
 @group.command("check")

@@ -194,11 +194,6 @@ class UpstreamLocation:
     target: str = field(repr=False)
     match: RouteMatch
 
-    @property
-    def path(self) -> str:
-        """The path below the base, decoded."""
-        return self.match.path
-
 
 class ProviderTable:
     """All rows, by slug or alias."""

@@ -15,27 +15,34 @@ from app.gateway.validation.rules import PRICED_FIELDS
 _MAX_PARTS = 200
 _MAX_PART_HEADER_BYTES = 2_000
 _MAX_TEXT_BYTES = 256 * 1024
-_MEDIA_TYPE = re.compile(r"[ \t]*multipart/form-data[ \t]*(?=;|$)", re.IGNORECASE)
-# `; name=value`: a quoted string or a token, and in the outer header what many clients leave unquoted.
+_MEDIA_TYPE = "multipart/form-data"
+# `; name=value`: a quoted string or a token, and in the outer header what many clients leave unquoted. Both patterns
+# take spaces possessively: trying other divisions of thousands of them would take seconds.
 _PARAMETER = re.compile(
-    r"[ \t]*;[ \t]*(?:(?P<name>[!#$&+.^_`|~0-9A-Za-z*-]+)="
-    r'(?:"(?P<quoted>[^"\r\n]*)"|(?P<token>[^\s"(),;<>@\[\\\]{}]+)))?[ \t]*(?=;|$)'
+    r";[ \t]*+(?:(?P<name>[!#$&+.^_`|~0-9A-Za-z*-]+)="
+    r'(?:"(?P<quoted>[^"\r\n]*)"|(?P<token>[^\s"(),;<>@\[\\\]{}]+)))?[ \t]*+(?=;|$)'
 )
-_BOUNDARY = re.compile(r"[A-Za-z0-9'()+_,./:=? -]{0,69}[A-Za-z0-9'()+_,./:=?-]", re.ASCII)
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}(?:\[[A-Za-z0-9_]{0,50}\])?", re.ASCII)
-_HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00\r\n]*?)[ \t]*")
+_HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*+([^\x00\r\n]*)")
 _FOLD = re.compile(r"\r\n[ \t]+")
-_DISPOSITION, _TYPE, _LENGTH = "content-disposition", "content-type", "content-length"
-_ENCODING = "content-transfer-encoding"
-_PLAIN_ENCODINGS = frozenset({"7bit", "8bit", "binary"})
-_HARMLESS = frozenset({"content-id", "content-description", "content-language"})
-_EXTENDED_NAME = re.compile(r"[A-Za-z0-9-]+'[A-Za-z0-9-]*'[^'\"]+", re.ASCII)
-# A parser that splits at semicolons, or treats a backslash as an escape, would read other parameters.
-_NESTED_PARAMETER = re.compile(r";\s*(?:file)?name\*?\s*=|\\$", re.IGNORECASE)
 # ASCII is the same in all of them.
 _UTF_8 = frozenset({"utf-8", "utf8"})
-_CHARSETS = _UTF_8 | {"us-ascii", "ascii", "iso-8859-1", "iso-8859-15", "latin1", "windows-1252"}
+_CHARSET = {"charset": "utf-?8|(?:us-)?ascii|iso-8859-15?|latin1|windows-1252"}
 _CHARSET_FIELD = "_charset_"
+_CONTENT_TYPE = {"boundary": "[A-Za-z0-9'()+_,./:=? -]{0,69}[A-Za-z0-9'()+_,./:=?-]", **_CHARSET}
+_DISPOSITION = {
+    "name": r"[A-Za-z0-9_.-]{1,100}(?:\[[A-Za-z0-9_]{0,50}\])?",
+    # A parser that splits at semicolons, or treats a backslash as an escape, would read other parameters.
+    "filename": r"(?!.*;(?u:\s)*(?:file)?name\*?(?u:\s)*=).*[^\\]",
+    "filename*": r"[A-Za-z0-9-]+'[A-Za-z0-9-]*'[^'\"]+",
+}
+# The headers of a part that may begin with `content-`.
+_CONTENT_HEADERS = {
+    "content-transfer-encoding": "7bit|8bit|binary",
+    **dict.fromkeys(("content-id", "content-description", "content-language"), ".*"),
+}
+_TYPES_OF_FILES = r"(?!(?u:\s)*(?:multipart|message)/).*"
+_TYPES_OF_TEXTS = rf"(?!(?u:\s)*application/octet-stream){_TYPES_OF_FILES}"
+_NOTHING = "(?!)"
 # Not files, whatever a part claims: their values are priced.
 _TEXT_FIELDS = frozenset(PRICED_FIELDS) | {
     "input_fidelity", "partial_images", "response_format", "background", "instructions", "voice", _CHARSET_FIELD,
@@ -47,17 +54,12 @@ def boundary_of(content_type: str) -> tuple[bytes, bool] | None:
 
     Raises: InvalidInput.
     """
-    media_type = _MEDIA_TYPE.match(content_type)
-    if media_type is None:
+    if content_type.partition(";")[0].strip(" \t").lower() != _MEDIA_TYPE:
         return None
-    parameters = _parameters(content_type[media_type.end() :], "Content-Type")
-    boundary = parameters.pop("boundary", None)
-    charset = parameters.pop("charset", "utf-8")
-    if boundary is None or not _BOUNDARY.fullmatch(boundary):
+    parameters = _parameters("Content-Type", content_type, _MEDIA_TYPE, _CONTENT_TYPE)
+    if "boundary" not in parameters:
         raise _malformed_form("needs a boundary in its Content-Type, of 1 to 70 letters, digits or hyphens")
-    if parameters:
-        raise _malformed_form(f"has the parameter {min(parameters)} in its Content-Type: leave it out")
-    return boundary.encode(), _is_utf_8(charset)
+    return parameters["boundary"].encode(), _is_utf_8(parameters)
 
 
 def parse_form(raw: bytes, boundary: tuple[bytes, bool]) -> tuple[dict[str, Any], tuple[memoryview, ...]]:
@@ -99,87 +101,56 @@ def _parse_part_header(raw: bytes, start: int, end: int) -> tuple[str, bool, boo
     if blank < 0:
         raise _malformed_form(f"has a part without headers, or with more than {_MAX_PART_HEADER_BYTES} bytes of them")
     text = raw[start:blank].decode("utf-8", "replace")
-    headers = _headers(text)
-    disposition = headers.pop(_DISPOSITION, "")
-    if not re.match(r"form-data[ \t]*(;|$)", disposition, re.IGNORECASE):
-        raise _malformed_form("has a part without a Content-Disposition of form-data")
-    parameters = _parameters(disposition[9:], "Content-Disposition")
-    name, is_file = parameters.pop("name", ""), _has_file_name(parameters)
-    if not _NAME.fullmatch(name):
-        raise _malformed_form(
-            f"has a part with a name that is missing, or not letters, digits, -, _ and dots: {name[:40]!r}"
-        )
-    if parameters:
-        raise _malformed_form(f"has the parameter {min(parameters)} in the part {name}: leave it out")
+    headers: dict[str, str] = {}
+    for line in _FOLD.sub(" ", text).split("\r\n"):
+        header = _HEADER.fullmatch(line)
+        if header is None or header[1].lower() in headers:
+            raise _ambiguous_header(line)
+        headers[header[1].lower()] = header[2].rstrip(" \t")
+    disposition = _parameters("Content-Disposition", headers.pop("content-disposition", ""), "form-data", _DISPOSITION)
+    name, is_file = disposition.get("name", ""), disposition.keys() != {"name"}
+    if not name:
+        raise _malformed_form("has a part without a name")
     if not is_file and _FOLD.search(text):
         # A server that ignores the second line does not see the field, or its value in the same charset.
         raise _malformed_form(f"has a header on two lines in the part {name}")
     if is_file and name.removesuffix("[]") in _TEXT_FIELDS:
         raise _malformed_form(f"has the field {name} as a file")
-    return name, is_file, _check_content_headers(name, headers, end - blank - 4, is_file=is_file), blank + 4
+    types = _TYPES_OF_FILES if is_file else _TYPES_OF_TEXTS
+    known = {**_CONTENT_HEADERS, "content-type": types, "content-length": str(end - blank - 4)}
+    for other, value in headers.items():
+        if other.startswith("content-") and not _fits(known.get(other, _NOTHING), value):
+            raise _ambiguous_header(f"{other}: {value}")
+    type_ = "" if is_file else headers.get("content-type", "")
+    return name, is_file, _is_utf_8(_parameters("Content-Type", type_, "[^;]*", _CHARSET)), blank + 4
 
 
-def _headers(text: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for line in _FOLD.sub(" ", text).split("\r\n"):
-        header = _HEADER.fullmatch(line)
-        if header is None:
-            raise _malformed_form(f"has a part with a malformed header: {line[:60]!r}")
-        name = header[1].lower()
-        if name in found:
-            raise _malformed_form(f"has a part with two headers {header[1][:40]}")
-        found[name] = header[2]
+def _parameters(header: str, value: str, kinds: str, allowed: Mapping[str, str]) -> dict[str, str]:
+    """Read the parameters of a header of these kinds. Raises: InvalidInput for another one, or one that is repeated."""
+    first, semicolon, rest = value.partition(";")
+    read = list(_PARAMETER.finditer(semicolon + rest))
+    given = [(each["name"].lower(), each["token"] or each["quoted"] or "") for each in read if each["name"]]
+    is_read = _fits(kinds, first.strip(" \t")) and "".join(each[0] for each in read) == semicolon + rest
+    found = dict(given)
+    if (
+        not is_read
+        or len(found) < len(given)
+        or not all(_fits(allowed.get(each, _NOTHING), found[each]) for each in found)
+    ):
+        raise _ambiguous_header(f"{header}: {value}")
     return found
 
 
-def _parameters(text: str, header: str) -> dict[str, str]:
-    """Read the parameters of a header, from the first semicolon."""
-    found: dict[str, str] = {}
-    at = 0
-    while at < len(text):
-        parameter = _PARAMETER.match(text, at)
-        if parameter is None:
-            raise _malformed_form(f"has a {header} with malformed parameters: {text[at : at + 60]!r}")
-        at = parameter.end()
-        if (name := (parameter["name"] or "").lower()) in found:
-            raise _malformed_form(f"has a {header} with two parameters {name}")
-        if name:
-            found[name] = parameter["quoted"] if parameter["token"] is None else parameter["token"]
-    return found
+def _fits(pattern: str, text: str) -> bool:
+    return re.fullmatch(pattern, text, re.IGNORECASE | re.ASCII) is not None
 
 
-def _has_file_name(parameters: dict[str, str]) -> bool:
-    plain, extended = parameters.pop("filename", None), parameters.pop("filename*", None)
-    if plain == "" or (plain is not None and _NESTED_PARAMETER.search(plain)):
-        raise _malformed_form("has a file name that is empty, contains a parameter or ends with a backslash")
-    if extended is not None and not _EXTENDED_NAME.fullmatch(extended):
-        raise _malformed_form("has a filename* that is not like utf-8''a.wav")
-    return plain is not None or extended is not None
+def _is_utf_8(parameters: Mapping[str, str]) -> bool:
+    return parameters.get("charset", "utf-8").lower() in _UTF_8
 
 
-def _check_content_headers(name: str, headers: Mapping[str, str], length: int, *, is_file: bool) -> bool:
-    """Refuse headers that change the content of a part; return whether a text in it is UTF-8 for certain."""
-    encoding = headers.get(_ENCODING, "binary")
-    if encoding.lower() not in _PLAIN_ENCODINGS:
-        raise _malformed_form(f"has the part {name} with Content-Transfer-Encoding {encoding[:40]}: send it as it is")
-    if headers.get(_LENGTH, str(length)) != str(length):
-        raise _malformed_form(f"has the part {name} with a Content-Length other than its length, {length} bytes")
-    for other in headers:
-        if other.startswith("content-") and other not in {_ENCODING, _LENGTH, _TYPE} | _HARMLESS:
-            raise _malformed_form(f"has the part {name} with the header {other[:40]}, which may change its content")
-    media_type, semicolon, rest = headers.get(_TYPE, "text/plain").partition(";")
-    kind = media_type.strip().lower()
-    if kind.startswith(("multipart/", "message/")) or (not is_file and kind == "application/octet-stream"):
-        raise _malformed_form(f"has the part {name} with the Content-Type {kind[:40]}, which servers read differently")
-    if is_file:
-        return True
-    return _is_utf_8(_parameters(semicolon + rest, "Content-Type").get("charset", "utf-8"))
-
-
-def _is_utf_8(charset: str) -> bool:
-    if charset.lower() not in _CHARSETS:
-        raise _malformed_form(f"has the charset {charset[:40]}: use UTF-8")
-    return charset.lower() in _UTF_8
+def _ambiguous_header(line: str) -> InvalidInput:
+    return _malformed_form(f"has the header {line[:100]!r}, which is malformed or which servers read in different ways")
 
 
 def _add_field(fields: dict[str, Any], name: str, content: bytes, *, is_utf_8: bool) -> None:

@@ -20,6 +20,7 @@ from app.owner.pages import charts, overview
 from app.owner.pages.template_filters import transaction_title
 from app.owner.session.auth import agent_of, render_page, session_pages
 from app.owner.session.cookies import printable
+from app.receipts import routes as receipts
 from app.shopping import advice
 from app.shopping import service as shopping
 from app.shopping.models import OPEN_STATUSES, Purchase, PurchaseStatus
@@ -87,8 +88,10 @@ def show_transaction(key: OwnerKeyView, transaction_id: str) -> Response:
     """Show a transaction: its fees, its legs, and why it failed."""
     found = history.get(transaction_id)
     wallet = overview.owned_wallet(key, found.wallet_id)
-    bought = overview.bought([found])
-    return render_page("transaction.html", agent=agent_of(key), wallet=wallet, each=found, bought=bought)
+    return render_page(
+        "transaction.html", agent=agent_of(key), wallet=wallet, each=found, bought=overview.bought([found]),
+        receipt=receipts.sign("transaction", found),
+    )  # fmt: skip
 
 
 @session_pages.get(f"{_AGENT}/purchases/<string:purchase_id>")

@@ -8,7 +8,9 @@ from typing import Any
 
 from flask import Response, request, url_for
 
+from app.agents import claims
 from app.agents import keys as agent_keys
+from app.agents.claims import CodeKind
 from app.core.pagination import PageRequest
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound
@@ -40,7 +42,7 @@ def _requires_owner_key(operation: str) -> Callable[[_View], _View]:
                 return view(key)
             return auth.render_page(
                 "confirm_owner_key.html", status=403, agent=auth.agent_of(key), operation=operation, error=error,
-                grace=request.form.get("grace"), prompt=passkeys.prompt_for(key),
+                grace=request.form.get("grace"), kind=request.form.get("kind"), prompt=passkeys.prompt_for(key),
             )  # fmt: skip
 
         return wrapper
@@ -149,10 +151,28 @@ def replace_owner_key(key: OwnerKeyView) -> Response:
     return auth.set_session_cookie(_render_keys(key, owner_key=owner_key), token)
 
 
+@auth.session_pages.post(f"{_AGENT}/keys/codes")
+@_requires_owner_key("codes")
+def create_owner_codes(key: OwnerKeyView) -> Response:
+    kind = CodeKind.HANDOVER if request.form.get("kind") == CodeKind.HANDOVER else CodeKind.RECOVERY_CODE
+    codes, _, until = claims.create_owner_codes(sessions.acting_owner(key), key.agent_id, kind)
+    return _render_keys(key, kind=kind, codes=codes, until=until)
+
+
+@auth.session_pages.post(f"{_AGENT}/keys/cancel")
+def cancel_owner_codes(key: OwnerKeyView) -> Response:
+    """Cancel a recovery and a handover, without asking for the owner key."""
+    claims.cancel_owner_codes(sessions.acting_owner(key), key.agent_id)
+    return auth.see_other(url_for("owner.show_keys", agent_id=key.agent_id))
+
+
 def _render_keys(key: OwnerKeyView, **shown: Any) -> Response:
+    with read_only_unit() as session:
+        opened = claims.list_owner_codes(session, key.id)
     return auth.render_page(
         "keys.html",
         agent=auth.agent_of(key),
+        opened=opened,
         owner_key_since=key.created_at,
         further=agent_keys.list_keys(key.agent_id, _ALL_KEYS, with_revoked=False).items,
         # A new owner key has no passkeys yet.

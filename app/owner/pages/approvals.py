@@ -26,6 +26,7 @@ from app.owner.passkeys import service as passkeys
 from app.owner.session import sessions
 from app.owner.session.auth import agent_of, page_not_found, render_page, see_other, session_pages
 from app.owner.session.cookies import printable
+from app.receipts import routes as receipts
 from app.spending import accounts as spending_accounts
 from app.spending import approval_rules
 from app.spending import controls as spending_controls
@@ -189,6 +190,7 @@ def _render(key: OwnerKeyView, approval_id: str, *, status: int = 200, **errors:
     approval = _owned(key, approval_id)
     return render_page(
         "approval.html", status=status, agent=agent_of(key), approval=approval, **_evidence(approval), **errors,
+        receipt=receipts.sign("approval", approval),
         prompt=passkeys.prompt_for(key) if _waits(approval) else None, is_late=request.args.get("late") == "1",
     )  # fmt: skip
 

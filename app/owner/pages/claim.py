@@ -4,7 +4,6 @@ Before the claim the browser gets a receipt cookie; the result of the claim is s
 """
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from flask import Response, request, url_for
@@ -12,7 +11,6 @@ from marshmallow import ValidationError
 
 from app.agents import claims
 from app.core import identifiers
-from app.core.chains import ChainName
 from app.db.unit_of_work import read_only_unit
 from app.device import service
 from app.errors import AlreadyClaimed, EmailMismatch, InvalidInput, NotFound, RateLimited, ServiceError
@@ -35,23 +33,9 @@ _NEXT_STEPS: dict[type[ServiceError], str] = {
     "If you did not claim it, contact the operator of this service immediately.",
     RateLimited: "Wait before you try again. Paste the code instead of typing it.",
 }
+_EXPIRED = "This form has expired or was opened in another browser. Cookies must be enabled for this site."
 _RECEIPT_COOKIE = "purser_claim"
 _RECEIPT = re.compile(rf"{claims.RECEIPT_PREFIX}_[A-Za-z0-9_-]{{43}}", re.ASCII)
-
-
-class _MalformedEmail(InvalidInput):
-    """The typed text is not an email address."""
-
-
-@dataclass(frozen=True, slots=True)
-class _FormError:
-    """An error, its remedy, the field that it concerns, and its HTTP status."""
-
-    message: str
-    next_step: str
-    field: str
-    status: int = 400
-    retry_after_seconds: int | None = None
 
 
 @public_pages.get(_PATH)
@@ -65,11 +49,11 @@ def look_up_code() -> Response:
     """Show the agent of a code, without claiming it."""
     code = request.form.get("code", "").strip()
     if not cookies.is_valid():
-        return _render_code_form(code=code, error=_expired_form("code"))
+        return _render_code_form(code=code, error=_invalid(_EXPIRED, "code"))
     try:
         candidate = _find_code(code)
     except ServiceError as failure:
-        return _render_code_form(code=code, error=_form_error(failure))
+        return _render_code_form(code=code, error=failure)
     return _render_agent_form(candidate)
 
 
@@ -84,7 +68,7 @@ def submit_claim() -> Response:
     """Claim the agent, show its keys and sign its owner in; or show an error with its remedy."""
     code, typed = request.form.get("code", "").strip(), request.form.get("email", "")
     if not cookies.is_valid():
-        return _render_again(code, typed, _expired_form("email"))
+        return _render_again(code, typed, _invalid(_EXPIRED, "email"))
     try:
         claimed = service.claim_agent(
             code, email=_email(typed), network=client_network(request.remote_addr), receipt=_receipt()
@@ -93,12 +77,12 @@ def submit_claim() -> Response:
             # Unlike the API, a page without the owner key would be of no use in another browser.
             raise AlreadyClaimed
     except ServiceError as failure:
-        return _render_again(code, typed, _form_error(failure))
-    token = sessions.open_claimed_agent(claimed.owner_key, current=session_token())
+        return _render_again(code, typed, failure)
+    token, codes = sessions.open_claimed_agent(claimed.owner_key, current=session_token())
     use_session_token(token)
     holdings = overview.read_holdings(claimed.wallet) if claimed.wallet else None
     agent_url = url_for("owner.show_agent", agent_id=claimed.agent_id)
-    response = render_page("claimed.html", claimed=claimed, holdings=holdings, agent_url=agent_url)
+    response = render_page("claimed.html", claimed=claimed, holdings=holdings, agent_url=agent_url, codes=codes)
     _set_receipt_cookie(response, claimed.claim_receipt)
     return set_session_cookie(response, token)
 
@@ -120,35 +104,35 @@ def _find_code(code: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _render_again(code: str, email: str, error: _FormError) -> Response:
-    """Show the form with the error again, with what was typed."""
-    if error.field == "email":
+def _render_again(code: str, email: str, error: ServiceError) -> Response:
+    """Show the form of the field that an error concerns again, with what was typed."""
+    if isinstance(error, EmailMismatch) or "email" in error.details.get("fields", {}):
         try:
             return _render_agent_form(_find_code(code), email=email, error=error)
         except ServiceError as unknown:
-            error = _form_error(unknown)
+            error = unknown
     return _render_code_form(code=code, error=error)
 
 
-def _render_agent_form(candidate: dict[str, Any], *, email: str = "", error: _FormError | None = None) -> Response:
-    response = render_page(
-        "claim_agent.html", status=200 if error is None else error.status, candidate=candidate, email=email[:254],
-        error=error, wallet_chains=[name.value for name in ChainName],
-    )  # fmt: skip
+def _render_agent_form(candidate: dict[str, Any], *, email: str = "", error: ServiceError | None = None) -> Response:
+    response = render_page("claim_agent.html", **_shown(error), candidate=candidate, email=email[:254])
     if not candidate["claimed"]:
         # Set before the claim, so that the browser can repeat a claim after a lost response.
         _set_receipt_cookie(response, _receipt() or identifiers.new_key(claims.RECEIPT_PREFIX))
     return response
 
 
-def _render_code_form(*, code: str, error: _FormError | None = None) -> Response:
-    return render_page(
-        "claim_code.html",
-        status=200 if error is None else error.status,
-        retry_after_seconds=None if error is None else error.retry_after_seconds,
-        code=(claims.normalise_code(code) or code)[:64],
-        error=error,
-    )
+def _render_code_form(*, code: str, error: ServiceError | None = None) -> Response:
+    return render_page("claim_code.html", **_shown(error), code=(claims.normalise_code(code) or code)[:64])
+
+
+def _shown(error: ServiceError | None) -> dict[str, Any]:
+    """Return what a page needs of an error: its status, itself, and what to do."""
+    if error is None:
+        return {"error": None}
+    next_step = _NEXT_STEPS.get(type(error), "Correct it and submit the form again. Nothing was claimed.")
+    seconds = error.retry_after_seconds
+    return {"status": error.status, "retry_after_seconds": seconds, "error": error, "next_step": next_step}
 
 
 def _receipt() -> str | None:
@@ -165,26 +149,9 @@ def _email(typed: str) -> str | None:
     try:
         email: str | None = Email(allow_none=True).deserialize(typed)
     except ValidationError:
-        raise _MalformedEmail.field("email", "is not an email address") from None
+        raise _invalid("This is not an email address.", "email") from None
     return email
 
 
-def _form_error(failure: ServiceError) -> _FormError:
-    about_email = isinstance(failure, EmailMismatch) or "email" in failure.details.get("fields", {})
-    message = failure.message
-    if about_email and isinstance(failure, InvalidInput):
-        message = "This agent can be claimed only with its email address."
-    if isinstance(failure, _MalformedEmail):
-        message = "This is not an email address."
-    next_step = _NEXT_STEPS.get(type(failure), "Correct it and submit the form again. Nothing was claimed.")
-    return _FormError(
-        message, next_step, "email" if about_email else "code", failure.status, failure.retry_after_seconds
-    )
-
-
-def _expired_form(field: str) -> _FormError:
-    return _FormError(
-        "This form has expired or was opened in another browser.",
-        "Nothing was claimed. Submit the form below again, with cookies enabled for this site.",
-        field,
-    )
+def _invalid(message: str, field: str) -> InvalidInput:
+    return InvalidInput(message, details={"fields": {field: ["is not valid"]}})

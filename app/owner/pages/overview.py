@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from app.agents import claims
 from app.approvals import service as approvals
 from app.approvals.models import ApprovalStatus
 from app.audit_log import trail
@@ -87,6 +88,7 @@ def agent_overview(key: OwnerKeyView, *, wallet_id: str | None) -> dict[str, Any
         agent = identity.get_agent(session, key.agent_id)
         owned = wallets.all_of(session, agent.id)
         by_operator = agent.is_frozen and platform.frozen_by_operator(session, agent.id)
+        opened = claims.list_owner_codes(session, key.id)
         claim_replays = _recent_claim_replays(session, agent, key)
     chosen = next((wallet for wallet in owned if wallet_id in (None, wallet.id)), None)
     if chosen is None and wallet_id is not None:
@@ -105,6 +107,7 @@ def agent_overview(key: OwnerKeyView, *, wallet_id: str | None) -> dict[str, Any
         "unlimited": [wallet for wallet in owned if _is_unlimited(wallet.spending_controls)],
         "frozen_by_operator": by_operator,
         "claim_replays": claim_replays,
+        "opened": opened,
         "selected": _wallet_overview(chosen) if chosen else None,
         "credits": _credits_overview(agent),
     }

@@ -61,22 +61,8 @@ def short_amount(text: str, currency: str) -> str:
     return usd(money.nanos_from_usd(Decimal(text))).replace("$", "") if is_dollars else token_amount(text)
 
 
-def instant(moment: datetime) -> Markup:
+def instant(moment: datetime, form: str = "%-d %b %Y, %H:%M") -> Markup:
     """Format a time, readable for people and programs."""
-    return _formatted(moment, "%-d %b %Y, %H:%M")
-
-
-def short_instant(moment: datetime) -> Markup:
-    """Format a time without its year."""
-    return _formatted(moment, "%-d %b, %H:%M")
-
-
-def clock_time(moment: datetime) -> Markup:
-    """Format the time of day of an entry below its day."""
-    return _formatted(moment, "%H:%M")
-
-
-def _formatted(moment: datetime, form: str) -> Markup:
     text = moment.astimezone(UTC).strftime(form)
     return Markup('<time datetime="{}">{} UTC</time>').format(clock.isoformat(moment), text)
 
@@ -117,6 +103,6 @@ def kind_title(kind: str) -> str:
 
 
 FILTERS = (
-    kind_title, usd, usd_down, token_amount, short_amount, instant, clock_time, short_instant, age, abbreviate,
+    kind_title, usd, usd_down, token_amount, short_amount, instant, age, abbreviate,
     chain_name, transaction_title, failure_reason,
 )  # fmt: skip

@@ -22,6 +22,8 @@ from webauthn.helpers.exceptions import WebAuthnException
 from webauthn.helpers.structs import AuthenticationCredential, CredentialDeviceType
 from webauthn.registration.verify_registration_response import VerifiedRegistration
 
+from app.agents import claims
+from app.agents.claims import CodeKind
 from app.audit_log import trail
 from app.audit_log.actors import Actor
 from app.audit_log.trail import AuditAction, AuditEvent
@@ -139,12 +141,16 @@ def add_passkey(actor: Actor, owner: OwnerKeyView, challenge: bytes | None, resp
 
 
 def remove_passkey(actor: Actor, owner: OwnerKeyView, passkey_id: str, *, current_session_id: str) -> bool:
-    """Remove a passkey and end the agent's other sessions; return whether there was one."""
+    """Remove a passkey and end the agent's other sessions; return whether there was one. Raises: LimitReached."""
     is_meant = OwnerPasskey.id == passkey_id, OwnerPasskey.owner_key_id == owner.id
     with unit_of_work() as session:
+        identity.lock_agent(session, owner.agent_id)
         removed = session.scalars(delete(OwnerPasskey).where(*is_meant).returning(OwnerPasskey.name)).one_or_none()
         if removed is None:
             return False
+        is_last = not count(session, OwnerPasskey, OwnerPasskey.owner_key_id == owner.id)
+        if is_last and not claims.list_owner_codes(session, owner.id)[CodeKind.RECOVERY_CODE]:
+            raise LimitReached("This is your last passkey, and you have no recovery code. Make recovery codes first.")
         sessions.end_sessions_of_key(session, owner.id, except_id=current_session_id)
         before = {"passkey_id": passkey_id, "name": removed}
         trail.record(session, actor, AuditEvent(AuditAction.PASSKEY_REMOVED, owner.agent_id, before=before))

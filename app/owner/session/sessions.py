@@ -9,11 +9,14 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, TypeVar
 
 from sqlalchemy import ForeignKey, Row, Select, String, delete, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.agents import claims
+from app.agents.claims import CodeKind, OwnerCode
 from app.audit_log import actors, trail
 from app.audit_log.actors import Actor
 from app.audit_log.trail import AuditAction, AuditEvent
@@ -25,8 +28,9 @@ from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.device import guess_limits
 from app.errors import LimitReached, RateLimited, Unauthorized
 from app.events import targets
+from app.events.targets import Audience
 from app.extensions import Model
-from app.identity import limits, owner_keys
+from app.identity import grants, limits, owner_keys
 from app.identity import service as identity
 from app.identity.owner_keys import OwnerKeyView
 from app.state import app_state
@@ -57,6 +61,7 @@ class OwnerSessionKey(Authenticated, Model):
     )
 
 
+_Result = TypeVar("_Result")
 SESSION_LIFETIME = timedelta(hours=12)
 MAX_AGENTS = 50
 _SEAL, _KEY_SEAL = seal_of(OwnerSession), RowSeal(OwnerSessionKey, mac="key_mac")
@@ -115,48 +120,81 @@ def add_agent(current: LiveSession, owner_key: str, *, network: str) -> tuple[st
 
     Raises: Unauthorized, RateLimited, LimitReached.
     """
-
-    def extend(session: Session, key: OwnerKeyView) -> str:
-        claims.erase_response_of(session, key.agent_id)
-        return _add_key(session, current.id, key.id)
-
-    return _enter_key(owner_key, network, extend)
+    return _enter_key(owner_key, network, lambda session, key: _add_key(session, current.id, key.id))
 
 
 def _enter_key(owner_key: str, network: str, enter: Callable[[Session, OwnerKeyView], str]) -> tuple[str, OwnerKeyView]:
     """Return the token of a session that an owner key enters, and the key; record that, or that it was refused."""
+
+    def begin(session: Session, key: OwnerKeyView) -> tuple[str, OwnerKeyView]:
+        claims.erase_response_of(session, key.agent_id)
+        token = enter(session, key)
+        trail.record(session, owner_as_actor(key), AuditEvent(AuditAction.OWNER_SIGN_IN, key.agent_id))
+        return token, key
+
+    return _try_secret(network, partial(owner_keys.find, key_text=owner_key), begin)
+
+
+def use_code(code: str, key: str | None, *, network: str) -> tuple[str, str, list[str]]:
+    """Make the holder of a code the owner if a new key is given; return agent, kind, and removed email addresses."""
+
+    def use(session: Session, found: tuple[OwnerCode, OwnerKeyView]) -> tuple[str, str, list[str]]:
+        used, old = found
+        if key is None:
+            return old.agent_id, used.kind, []
+        is_handover, removed = used.kind == CodeKind.HANDOVER, list[str]()
+        if owner_keys.lock_owner(session, old.agent_id).id != old.id:
+            raise Unauthorized("This owner key was replaced.")
+        key_id = owner_keys.replace(session, old.agent_id, key, email=None if is_handover else old.owner_email)
+        claims.use_owner_code(session, used, new_key_id=key_id)
+        claims.erase_response_of(session, old.agent_id)
+        if is_handover:
+            removed = targets.remove_all(session, old.agent_id, audience=Audience.OWNER)
+            for grant in grants.list_live(session, old.agent_id):
+                grants.end(session, grant.id)
+        claims.announce(session, owner_as_actor(replace(old, id=key_id)), old.agent_id, f"{used.kind}_used")
+        return old.agent_id, used.kind, removed
+
+    return _try_secret(network, partial(claims.find_owner_code, typed=code), use)
+
+
+def _try_secret(
+    network: str, find: Callable[[Session], Any], use: Callable[[Session, Any], _Result],
+    agent_id: str | None = None,
+) -> _Result:  # fmt: skip
+    """Find what a typed key or code is and use it, in one unit; count a wrong one as a guess, and record it."""
     with unit_of_work() as session:
-        key = _verify_key(session, owner_key, network)
-        if key is not None:
-            token = enter(session, key)
-            trail.record(session, owner_as_actor(key), AuditEvent(AuditAction.OWNER_SIGN_IN, key.agent_id))
-            return token, key
-    _record_refusal(network)
-    raise _no_such_key()
+        # Counted separately from claim codes: their service-wide limit must not be consumed here.
+        scope = f"owner {network}"
+        guess_limits.lock_counter(session, scope)
+        if (found := find(session)) is not None:
+            return use(session, found)
+        guess_limits.record_miss(session, scope, service_wide=False)
+    _record_refusal(network, agent_id=agent_id)
+    raise Unauthorized("This key or code is not valid.")
 
 
-def open_claimed_agent(owner_key: str, *, current: str | None) -> str:
-    """Add the claimed agent to the browser's live session, or to a new one if there is none; return the token."""
+def open_claimed_agent(owner_key: str, *, current: str | None) -> tuple[str, list[str]]:
+    """Add the agent to the browser's live session, or to a new one; return the token, and the first recovery codes."""
     found = find_session(current)
     with unit_of_work() as session:
         key = owner_keys.find(session, owner_key)
         if key is None:
-            raise _no_such_key()
+            raise Unauthorized("This key is not valid.")
         # The result of a claim must always be shown, so a full session is replaced by a new one.
         is_full = found is not None and len(found.keys) >= MAX_AGENTS
-        return _create_session(session, key.id) if found is None or is_full else _add_key(session, found.id, key.id)
+        token = _create_session(session, key.id) if found is None or is_full else _add_key(session, found.id, key.id)
+    codes, *_ = claims.create_owner_codes(owner_as_actor(key), key.agent_id, CodeKind.RECOVERY_CODE, only_first=True)
+    return token, codes
 
 
 def verify_owner_key(typed_key: str, key: OwnerKeyView, *, network: str) -> bool:
-    """Return whether an owner key that was entered again is the agent's own; a wrong one is counted.
-
-    Raises: RateLimited.
-    """
-    with unit_of_work() as session:
-        matched = _verify_key(session, typed_key, network, agent_id=key.agent_id)
-    if matched is None:
-        _record_refusal(network, agent_id=key.agent_id)
-    return matched is not None
+    """Return whether an owner key entered again is the agent's own; a wrong one is counted. Raises: RateLimited."""
+    try:
+        find = partial(owner_keys.find, key_text=typed_key, agent_id=key.agent_id)
+        return _try_secret(network, find, lambda *_: True, agent_id=key.agent_id)
+    except Unauthorized:
+        return False
 
 
 def acting_owner(key: OwnerKeyView) -> Actor:
@@ -215,7 +253,9 @@ def replace_owner_key(actor: Actor, current: LiveSession, old: OwnerKeyView) -> 
         after = {"key_id": new_id, "disabled_targets": targets.disable_set_up_by(session, owner_of=old.agent_id)}
         act = AuditEvent(AuditAction.OWNER_KEY_REPLACED, old.agent_id, before=before, after=after)
         # From here on the new key is the actor.
-        trail.record(session, replace(actor, id=new_id), act)
+        actor = replace(actor, id=new_id)
+        trail.record(session, actor, act)
+        claims.announce(session, actor, old.agent_id, "owner_key_replaced")
         return key, token
 
 
@@ -225,19 +265,7 @@ def prune(session: Session, now: datetime) -> int:
     return len(session.execute(ended).all())
 
 
-def _verify_key(session: Session, owner_key: str, network: str, *, agent_id: str | None = None) -> OwnerKeyView | None:
-    """Find an entered key; count a wrong one as a guess. A unit that receives None must return, not raise."""
-    # Counted separately from claim codes: their service-wide limit must not be consumed here.
-    scope = f"owner {network}"
-    guess_limits.lock_counter(session, scope)
-    key = owner_keys.find(session, owner_key)
-    if key is None or (agent_id is not None and key.agent_id != agent_id):
-        guess_limits.record_miss(session, scope, service_wide=False)
-        return None
-    return key
-
-
-def _record_refusal(network: str, *, agent_id: str | None = None) -> None:
+def _record_refusal(network: str, *, agent_id: str | None) -> None:
     """Record a wrong owner key in the audit log; of many, some: anybody can send them."""
     try:
         app_state().rate_limiter.count("20 per hour", "wrong-owner-key", agent_id or "sign-in")
@@ -274,7 +302,3 @@ def _end(session: Session, token: str | None) -> None:
 def _related_session_ids(current: LiveSession) -> Select[str]:
     keys = [key.id for key in current.keys]
     return select(OwnerSessionKey.session_id).where(OwnerSessionKey.owner_key_id.in_(keys))
-
-
-def _no_such_key() -> Unauthorized:
-    return Unauthorized("This is not a valid owner key.")

@@ -1,12 +1,19 @@
 """Signing in with an owner key, adding agents to a session, and ending sessions."""
 
 import re
+from contextlib import suppress
 from typing import Any
 
 from flask import Response, request, url_for
+from itsdangerous import BadData
 
-from app.errors import LimitReached, RateLimited, ServiceError, Unauthorized
+from app.core import identifiers
+from app.db.unit_of_work import read_only_unit
+from app.errors import InvalidInput, LimitReached, RateLimited, ServiceError, Unauthorized
+from app.identity import owner_keys
+from app.identity import service as identity
 from app.identity.limits import client_network
+from app.owner import notices
 from app.owner.passkeys import challenges
 from app.owner.session import auth, cookies, sessions
 
@@ -16,8 +23,8 @@ _RETURN_PATH = re.compile(
     re.ASCII,
 )
 _INVALID_KEY_NEXT_STEP = (
-    "Paste the whole key that you received when you claimed the agent. It begins with ok_ and has 46 characters. "
-    "An API key (ak_…) does not sign you in."
+    "Paste all of it. The owner key that you got when you claimed the agent begins with ok_ and has 46 characters. "
+    "A code has 28 letters and digits, and is valid once, in its time. An API key (ak_…) does not sign you in."
 )
 _LOCKED_NEXT_STEP = "Wait before you try again. The operator of this service can also freeze the agent for you."
 
@@ -45,6 +52,46 @@ def sign_in() -> Response:
         return _render_refusal("sign_in.html", failure, back=return_path, prompt=prompt)
     page = return_path or url_for("owner.show_agent", agent_id=key.agent_id)
     return auth.set_session_cookie(auth.see_other(page), token)
+
+
+@auth.public_pages.get("/owner/recover")
+def show_owner_code_form() -> Response:
+    return auth.render_page("recover.html")
+
+
+@auth.public_pages.post("/owner/recover")
+def look_up_owner_code() -> Response:
+    """Show what a code does, and the owner key that its use makes valid: a lost response then locks nobody out."""
+    code = request.form.get("code", "")
+    try:
+        agent_id, kind, _ = sessions.use_code(code, None, network=client_network(request.remote_addr))
+    except (Unauthorized, RateLimited) as failure:
+        return _render_refusal("recover.html", failure)
+    with read_only_unit() as session:
+        named, new_key = identity.get_agent(session, agent_id), identifiers.new_key(owner_keys.PREFIX)
+    token = cookies.serializer(f"owner-code {code}").dumps(new_key)
+    return auth.render_page("recover_use.html", kind=kind, named=named, code=code, new_key=new_key, token=token)
+
+
+@auth.public_pages.post("/owner/recover/use")
+def use_owner_code() -> Response:
+    """Make the holder of a code the owner, and sign them in."""
+    code, token = request.form.get("code", ""), request.form.get("token", "")
+    key = None
+    with suppress(BadData):
+        key = cookies.serializer(f"owner-code {code}").loads(token, max_age=3600)
+    if key is None or not cookies.is_valid():
+        raise InvalidInput("This form has expired or was opened in another browser. Enter the code again.")
+    try:
+        agent_id, kind, farewells = sessions.use_code(code, key, network=client_network(request.remote_addr))
+    except (Unauthorized, RateLimited) as failure:
+        return _render_refusal("recover.html", failure)
+    for address in farewells:
+        notices.send_farewell(agent_id, address)
+    token, codes = sessions.open_claimed_agent(key, current=auth.session_token())
+    auth.use_session_token(token)
+    page = auth.render_page("recovered.html", agent=auth.agent_of(auth.owner_key_of(agent_id)), kind=kind, codes=codes)
+    return auth.set_session_cookie(page, token)
 
 
 @auth.session_pages.post("/add")
@@ -101,7 +148,7 @@ def _render_refusal(template: str, failure: ServiceError, **values: Any) -> Resp
     elif isinstance(failure, LimitReached):
         error = (failure.message, "Nothing was changed.")
     else:
-        error = ("This is not a valid owner key.", _INVALID_KEY_NEXT_STEP)
+        error = ("This is not a valid owner key or code.", _INVALID_KEY_NEXT_STEP)
     # A 401 would need a scheme, for which browsers open a dialog of their own.
     status = 403 if isinstance(failure, Unauthorized) else failure.status
     return auth.render_page(

@@ -1,31 +1,34 @@
-"""The gate of x402: a payment is read, verified, claimed and settled before the call that it pays for is served.
+"""The gate of x402 and MPP: a payment is read, verified, claimed and settled before the call that it pays for.
 
 The order is the protection: nothing is consumed before it is verified, and nothing is served before it is consumed.
 """
 
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import structlog
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from app import signing
 from app.core import clock
-from app.core.chains import USDC, ChainName
+from app.core.chains import USDC
 from app.core.identifiers import new_id
 from app.core.money import decimal_string
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import PaymentAlreadyUsed, PaymentInvalid, PaymentPending, ServiceError
 from app.identity import limits
 from app.identity.principal import Principal
-from app.payments import claimed_payments, settlement_risks, treasury
+from app.payments import claimed_payments, mpp, settlement_risks, treasury
 from app.payments.claimed_payments import PaymentIsOpen, PaymentRail, PaymentRow, PaymentStatus
 from app.payments.models import Payment
-from app.payments.x402 import settlement, terms
-from app.payments.x402.terms import HashPayment, PaymentPrice, SignedPayment, read_payment
+from app.payments.presented import HashPayment, PaymentHeaders, PaymentPrice, SignedPayment
+from app.payments.x402 import metered, settlement, terms
 from app.ports.errors import PortError, Rejected, Unreachable
 from app.ports.facilitator import IncomingPayment, PaymentAuthorization
 from app.state import app_state
@@ -102,44 +105,9 @@ _ALREADY_USED = "already_used"
 _SETTLED_ELSEWHERE = "invalid_exact_evm_nonce_already_used"
 _NOT_YET_VALID = "invalid_exact_evm_payload_authorization_valid_after"
 _UNUSED = "An earlier payment by this payer paid for this request. The payment sent now will not be submitted."
-_WALLETS = (
-    "only Coinbase Smart Wallet 1 and 1.1 and Safe 1.3.0, 1.4.1 and 1.5.0 can sign payments: their official code, with"
-    " keys as owners and Safe's own fallback handler."
-)
-_BY_HASH = "Nothing was charged. Or send the USDC yourself and pay by transaction hash (X-Payment)."
-_MESSAGES: Mapping[str, str] = {
-    NOT_FINAL: "The transaction is unknown or lacks confirmations; present it again shortly.",
-    "chain_unreachable": "The chain cannot be read at the moment; nothing was consumed. Present it again shortly.",
-    "transaction_failed": "This transaction failed on the chain.",
-    "nothing_received": "This transaction transferred no USDC to the recipient.",
-    "amount_too_low": "This transaction transferred less than this call costs. Nothing was consumed.",
-    "too_old": "This transaction is too old to pay for a call.",
-    "before_restore": "This payment was made before the service was restored from a backup, and may have been used"
-    " already. The operator can look into it.",
-    "proof_not_by_payer": "X-Payment-Signature is not the payer's signature over this hash and this request.",
-    "payer_is_a_wallet_of_another": "This payment came from another agent's wallet; only that agent can use it.",
-    "hash_of_another_chain": "This is not a transaction hash of that chain.",
-    "invalid_network": "Payments are not accepted on this chain or network.",
-    "settlement_failed": "The payment was not executed; nothing was charged.",
-    "network_fee_too_high": "The network fee is higher than the price of this call allows at the moment. Nothing was"
-    " charged. Present this payment again later, sign one for another chain (on Solana: with a lower priority fee), or"
-    " pay by transaction hash.",
-    "eip6492_factory_not_allowed": f"Of wallets that are not deployed yet, {_WALLETS} {_BY_HASH}",
-    "wallet_not_supported": f"The payer is a contract. Of contracts, {_WALLETS} {_BY_HASH}",
-    settlement_risks.PAUSED: "Payments with contract signatures, from accounts with code and with high priority fees"
-    " are paused on this chain: failed ones have used up what the service spends on them in a day. Sign with a key of"
-    f" an account without code, or with a lower priority fee. {_BY_HASH}",
-    settlement_risks.PAYER_REFUSED: "Signed payments of this payer failed on the chain at the service's cost; none is"
-    f" accepted before details.refused_until. {_BY_HASH}",
-    settlement_risks.FUNDS_IN_USE: "The payer's balance does not cover this payment together with those that are"
-    " being settled. Nothing was charged; present it again once they are settled.",
-    _NOT_YET_VALID: "This payment is not valid yet by the clock of the chain: a block after its validAfter must exist."
-    " Nothing was charged; present it again then.",
-    "chain_not_offered": "Signed payments are not accepted on this chain at the moment. Nothing was charged.",
-}
-_RETRYABLE_REASONS = frozenset(
-    {NOT_FINAL, "chain_unreachable", "insufficient_gas", settlement_risks.FUNDS_IN_USE, "network_fee_too_high"}
-)
+_REFUSALS = tomllib.loads(Path(__file__).with_name("refusals.toml").read_text())
+_MESSAGES: Mapping[str, str] = _REFUSALS["messages"]
+_RETRYABLE_REASONS: frozenset[str] = frozenset(_REFUSALS["retryable"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +117,17 @@ class PaymentGrant:
     payment_id: str
     price_nanos: int
     headers: Mapping[str, str]
+    receipts: Mapping[str, str]
+    """Headers of a successful response besides."""
     unused: PaymentAuthorization | None = None
     """What the client has presented, if an earlier payment for the same request serves it instead."""
+    metered: tuple[SignedPayment, str] | None = None
+    """The payment and its resource, if the call is held on the payment's account and paid for after it."""
+
+    def headers_for(self, status: int) -> Mapping[str, str]:
+        """Return the headers of a response with a status: receipts are for success only."""
+        is_success = HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
+        return {**self.headers, **(self.receipts if is_success else {})}
 
     def start_attempt(self) -> None:
         """Count an attempt, just before the call. Raises: PaymentAlreadyUsed while another call uses the payment."""
@@ -190,8 +167,20 @@ def attach_terms(load_price: Callable[[], PaymentPrice]) -> Iterator[None]:
         yield
     except ServiceError as refusal:
         if refusal.status == HTTPStatus.PAYMENT_REQUIRED:
-            terms.attach(load_price(), refusal)
+            attach(load_price(), refusal)
         raise
+
+
+def attach(price: PaymentPrice, refusal: ServiceError) -> ServiceError:
+    """Add the terms to a refusal with status 402, as each protocol states them; return it."""
+    terms.attach(price, refusal)
+    refusal.headers |= mpp.challenge_headers(price)
+    return refusal
+
+
+def read_payment(headers: PaymentHeaders) -> HashPayment | SignedPayment:
+    """Parse the payment that a request presents. Raises: Rejected."""
+    return terms.read_payment(headers) if headers.credential is None else mpp.read_credential(headers.credential)
 
 
 def accept_payment(price: PaymentPrice, *, payer: Principal | None) -> PaymentGrant:
@@ -204,13 +193,29 @@ def accept_payment(price: PaymentPrice, *, payer: Principal | None) -> PaymentGr
     with limits.count_failed_payment(limits.client_network(price.remote_address)):
         try:
             presented = read_payment(price.headers)
+            if presented.is_metered and not price.is_metered:
+                raise Rejected("unsupported_scheme")
             claimed = _find_claimed(presented, price.fingerprint)
             if claimed is not None:
                 settled = settlement.await_submitted(claimed, account_id=account_id, yields=False)
-                return _build_grant(settled, presented)
+                return _build_grant(settled, presented, price)
             return _accept_new(presented, price, payer, account_id)
         except PortError as error:
             raise _refusal(error, presented) from None
+
+
+def settle_metered(grant: PaymentGrant, *, waits: bool) -> PaymentGrant:
+    """Submit what the call on a metered payment has cost; return its grant with the outcome. Raises: Unreachable."""
+    payment = metered.settle(grant.payment_id, waits=waits)
+    if grant.metered is None or payment.tx_hash is None:
+        return grant
+    presented, resource = grant.metered
+    if payment.status == PaymentStatus.SERVED:
+        headers, receipts = presented.report(payment, terms.sign_payment(resource, payment), None)
+        return replace(grant, headers={**grant.headers, **headers}, receipts=receipts)
+    reason = "settlement_pending" if payment.status == PaymentStatus.SETTLING else "settlement_failed"
+    members = {"errorReason": reason, "transaction": payment.tx_hash, "payer": payment.payer}
+    return replace(grant, headers={**grant.headers, **presented.failure(payment.chain, **members)})
 
 
 def find_served_payment(price: PaymentPrice) -> str | None:
@@ -251,6 +256,10 @@ def _accept_new(
     try:
         if isinstance(presented, HashPayment):
             payment_id = verify_and_claim(presented, price, agent_id=payer.agent_id if payer else None)
+        elif presented.is_metered:
+            payment_id = metered.accept(presented, price)
+            unshared = {"Cache-Control": "no-store"}
+            return PaymentGrant(payment_id, price.nanos, unshared, {}, metered=(presented, price.resource))
         else:
             authorization = settlement.verify(presented, price)
             if grant := _grant_of_open_payment(presented, authorization, price, account_id):
@@ -266,7 +275,7 @@ def _accept_new(
         with read_only_unit() as session:
             first = claimed_payments.find_open(session, authorization.payer, price.fingerprint)
         raise _pending_error(first, presented) from None
-    return _build_grant(settlement.resolve(payment_id), presented)
+    return _build_grant(settlement.resolve(payment_id), presented, price)
 
 
 def _grant_of_open_payment(
@@ -284,12 +293,13 @@ def _grant_of_open_payment(
     first = settlement.await_submitted(first, account_id=account_id, yields=True)
     if first.status == PaymentStatus.SETTLING or settlement.is_awaited(first):
         raise _pending_error(first, presented)
-    return _build_grant(first, presented, unused=authorization) if claimed_payments.can_be_served(first) else None
+    return _build_grant(first, presented, price, authorization) if claimed_payments.can_be_served(first) else None
 
 
 def _build_grant(
-    payment: PaymentRow, presented: HashPayment | SignedPayment, *, unused: PaymentAuthorization | None = None
-) -> PaymentGrant:
+    payment: PaymentRow, presented: HashPayment | SignedPayment, price: PaymentPrice,
+    unused: PaymentAuthorization | None = None,
+) -> PaymentGrant:  # fmt: skip
     if payment.status == PaymentStatus.SETTLING:
         raise _pending_error(payment, presented)
     if payment.status == PaymentStatus.VOID:
@@ -299,13 +309,11 @@ def _build_grant(
     if not claimed_payments.can_be_served(payment):
         raise Rejected(_ALREADY_USED)
     price_nanos = payment.required_units * claimed_payments.NANOS_PER_UNIT
+    receipt = terms.sign_payment(price.resource, payment)
     if isinstance(presented, HashPayment):
-        return PaymentGrant(payment.id, price_nanos, {})
-    noted = {"extensions": {"unused-authorization": {"info": {"message": _UNUSED}}}} if unused else {}
-    header = _settlement_header(
-        presented, payment.chain, success=True, transaction=payment.tx_hash, payer=payment.payer, **noted
-    )
-    return PaymentGrant(payment.id, price_nanos, {**header, "Cache-Control": "no-store"}, unused)
+        return PaymentGrant(payment.id, price_nanos, {}, signing.header(receipt))
+    headers, successful = presented.report(payment, receipt, _UNUSED if unused else None)
+    return PaymentGrant(payment.id, price_nanos, {**headers, "Cache-Control": "no-store"}, successful, unused)
 
 
 def _pending_error(payment: PaymentRow | None, presented: HashPayment | SignedPayment) -> PaymentPending:
@@ -313,9 +321,9 @@ def _pending_error(payment: PaymentRow | None, presented: HashPayment | SignedPa
     headers: Mapping[str, str] = {}
     if payment is not None:
         details |= {"chain": payment.chain, "tx_hash": payment.tx_hash or ""}
-        headers = _settlement_header(
-            presented, payment.chain, success=False, errorReason="settlement_pending",
-            transaction=payment.tx_hash or "", payer=payment.payer,
+        headers = _failure_headers(
+            presented, payment.chain, errorReason="settlement_pending", transaction=payment.tx_hash or "",
+            payer=payment.payer,
         )  # fmt: skip
     return PaymentPending(details=details, headers=headers, retry_after_seconds=_RETRY_SECONDS)
 
@@ -328,9 +336,7 @@ def _refusal(error: PortError, presented: HashPayment | SignedPayment | None) ->
     message = _MESSAGES.get(reason, "This payment is not valid for this call; nothing was charged.")
     details = error.details if isinstance(error, Rejected) else {}
     transaction = details.get("tx_hash", "")
-    headers = _settlement_header(
-        presented, None, success=False, errorReason=reason, errorMessage=message, transaction=transaction
-    )
+    headers = _failure_headers(presented, None, errorReason=reason, errorMessage=message, transaction=transaction)
     return PaymentInvalid(
         message,
         details={"reason": reason, **details},
@@ -350,17 +356,7 @@ def _in_use_error() -> PaymentAlreadyUsed:
     return PaymentAlreadyUsed("A call that is still running uses this payment.", retry_after_seconds=_RETRY_SECONDS)
 
 
-def _settlement_header(
+def _failure_headers(
     presented: HashPayment | SignedPayment | None, chain: str | None, **members: Any
-) -> dict[str, str]:
-    """Return the header in which x402 reports how a signed payment was settled, or why it was not.
-
-    `chain` is that of the payment that was submitted: the payer may have signed the one that was presented for another.
-    """
-    if not isinstance(presented, SignedPayment):
-        return {}
-    submitter = app_state().ports.facilitators[ChainName(chain)] if chain else presented.facilitator
-    asset, is_legacy = submitter.asset, presented.version == 1
-    network = (asset.legacy_network if is_legacy else None) or asset.network
-    name = f"X-{terms.RESPONSE_HEADER}" if is_legacy else terms.RESPONSE_HEADER
-    return {name: terms.encode_header({**members, "network": network})}
+) -> Mapping[str, str]:
+    return presented.failure(chain, **members) if isinstance(presented, SignedPayment) else {}

@@ -1,16 +1,17 @@
 """The choice of the payer of a call: the credits of its caller, or the payment in its request."""
 
 from collections.abc import Callable
-
-from werkzeug.wrappers import Response
+from typing import TypeVar
 
 from app.errors import InsufficientCredits, Unauthorized
 from app.identity import guards
 from app.identity.guards import sdk_keys
 from app.identity.principal import Principal
+from app.payments.presented import PayableRequest, PaymentHeaders, PaymentPrice
 from app.payments.x402 import gate
-from app.payments.x402.terms import PayableRequest, PaymentHeaders, PaymentPrice
 from app.web.client_request import ClientRequest
+
+Made = TypeVar("Made")
 
 
 def authenticate(request: ClientRequest, found: Principal | None) -> Principal | None:
@@ -32,9 +33,9 @@ def choose_payer(
     load_price: Callable[[], PaymentPrice],
     *,
     has_payment: bool,
-    on_credits: Callable[[Principal], Response],
-    prepaid: Callable[[Principal | None], Response],
-) -> Response:
+    on_credits: Callable[[Principal], Made],
+    prepaid: Callable[[Principal | None], Made],
+) -> Made:
     """Make a call on the caller's credits; without a caller, or if they do not suffice, by the request's payment.
 
     Raises: what the chosen one does; Unauthorized for a key that became invalid. A refusal with status 402 has terms.
@@ -60,5 +61,5 @@ def payable(request: ClientRequest) -> PayableRequest:
 def key_or_payment_required() -> Unauthorized:
     return Unauthorized(
         "A valid API key is required in the X-API-Key header; the one sent is unknown, expired or revoked, or not where"
-        " this route reads it. Without any key, a call can be paid for with USDC (x402)."
+        " this route reads it. Without any key, a call can be paid for with USDC (x402 or MPP)."
     )

@@ -5,6 +5,7 @@ can no longer land. Workers resume what a process left unfinished.
 """
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
 
 import structlog
@@ -16,10 +17,10 @@ from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.observability import telemetry
 from app.payments import claimed_payments, settlement_capacity, settlement_risks, treasury
-from app.payments.claimed_payments import PaymentRail, PaymentRow
+from app.payments.claimed_payments import PaymentRail, PaymentRow, PaymentStatus
 from app.payments.models import Payment
+from app.payments.presented import PaymentPrice, SignedPayment
 from app.payments.treasury import WalletRole
-from app.payments.x402.terms import PaymentPrice, SignedPayment
 from app.ports.errors import PortError, Rejected
 from app.ports.facilitator import ExpectedPayment, Facilitator, PaymentAuthorization
 from app.state import app_state
@@ -31,7 +32,7 @@ from app.wallets.views.history import TransactionView
 from server.pool import ResourceUse
 
 _log = structlog.get_logger(__name__)
-_KIND = MovementKind.SETTLEMENT
+KIND = MovementKind.SETTLEMENT
 ACCOUNT_OPENING_KIND = "opening"
 _RESOLVE_BATCH = 200
 # No reorg of these chains reaches further back, and no authorization is resubmitted for longer.
@@ -44,6 +45,7 @@ _HANDOVER_POLL = timedelta(milliseconds=100)
 def verify(presented: SignedPayment, price: PaymentPrice) -> PaymentAuthorization:
     """Run the checks of a signed payment that need no chain. Raises: Rejected."""
     name = presented.facilitator.name
+    presented.check(price)
     expected = ExpectedPayment(price.units, treasury.recipient(name), treasury.settler(name))
     return presented.facilitator.verify(presented.payload, expected, now=int(clock.now().timestamp()))
 
@@ -61,10 +63,7 @@ def settle(
     chain = app_state().ports.chains[facilitator.name]
     wallet = treasury.wallet(WalletRole.SETTLEMENT, facilitator.name)
     draft = facilitator.draft_settlement(authorization, settler=wallet.address_on(facilitator.name))
-    if refusal := settlement_capacity.refusal_reason(facilitator.name, price.nanos, draft.fee_units):
-        raise Rejected(refusal)
-    if (most_nanos := settlement_capacity.fee_nanos(facilitator.name, draft.fee_units)) is None:
-        raise Rejected(settlement_capacity.FEE_TOO_HIGH)
+    most_nanos = settlement_capacity.submission_nanos(facilitator.name, price.nanos, draft.fee_units)
     signer = custody.signer_of(wallet.id)
     payment = Payment(
         id=new_id(), rail=PaymentRail.SIGNED.value, chain=facilitator.name.value, payer=authorization.payer,
@@ -81,13 +80,13 @@ def settle(
             if draft.is_risky:
                 # Also where no nonce is taken: one at a time counts what the others may cost.
                 lifecycle.lock_nonces(session, chain.name, draft.intent.sender)
-            recorded, signed = relayed.record_submission(session, chain, wallet, draft, signer, kind=_KIND)
+            recorded, signed = relayed.record_submission(session, chain, wallet, draft, signer, kind=KIND)
             settlement_risks.reserve(session, payment, draft, most_nanos)
             payment.transaction_id, payment.tx_hash = recorded.id, signed.tx_hash
             claimed_payments.claim(
                 session, [claimed_payments.transaction_claim_key(chain.name, signed.tx_hash)], payment.id
             )
-            claimed_payments.add_payment(session, payment, status=claimed_payments.PaymentStatus.SETTLING)
+            claimed_payments.add_payment(session, payment, status=PaymentStatus.SETTLING)
             payment_id = payment.id
     except Rejected as error:
         if error.reason == settlement_risks.PAUSED:
@@ -105,7 +104,7 @@ def await_submitted(payment: PaymentRow, *, account_id: str, yields: bool) -> Pa
     """
     payment_id, chain = payment.id, ChainName(payment.chain)
     payment = resolve(payment_id)
-    if payment.status == claimed_payments.PaymentStatus.SETTLING and payment.transaction_id is not None:
+    if payment.status == PaymentStatus.SETTLING and payment.transaction_id is not None:
         query = open_transactions.query_of(payment.transaction_id, chain)
         if query is not None:
             outcome_polling.wait_for_outcome(chain, query, seconds=None, account_id=account_id)
@@ -122,7 +121,7 @@ def await_submitted(payment: PaymentRow, *, account_id: str, yields: bool) -> Pa
 def is_awaited(payment: PaymentRow) -> bool:
     """Return whether the request that submitted a payment may be about to use it: it comes first."""
     wait = timedelta(milliseconds=int(lifecycle.default_wait_seconds(ChainName(payment.chain)) * 1000))
-    is_unused = payment.status == claimed_payments.PaymentStatus.PAID and not payment.tries
+    is_unused = payment.status == PaymentStatus.PAID and not payment.tries
     return bool(is_unused and clock.now() < payment.created_at + wait + _HANDOVER)
 
 
@@ -130,7 +129,7 @@ def resolve(payment_id: str) -> PaymentRow:
     """Apply the outcome of a submission, if there is one, to its payment; return the payment."""
     with read_only_unit() as session:
         payment = claimed_payments.get(session, payment_id)
-    if payment.status != claimed_payments.PaymentStatus.SETTLING or payment.transaction_id is None:
+    if payment.status != PaymentStatus.SETTLING or payment.transaction_id is None:
         return payment
     view = history.current_view(payment.transaction_id)
     with telemetry.caused_by(view.request_id):
@@ -158,26 +157,29 @@ def _apply_outcome(payment: PaymentRow, transaction_id: str, view: TransactionVi
             spent_nanos = settlement_capacity.fee_nanos(ChainName(payment.chain), final.fee_units)
     with unit_of_work() as session:
         if landed_hash is not None:
-            landed = claimed_payments.mark_landed(session, payment.id, tx_hash=landed_hash)
+            landed = claimed_payments.mark_landed(session, payment, tx_hash=landed_hash)
             if landed and payment.terms.get("risky"):
                 settlement_risks.release(session, payment.id)
         # Until it is final, a reorg can turn the failure into a success, as it may have in the meantime: the claims
         # must not be released. If another party makes it land after all, its hash pays for a call.
         elif (final := relayed.final_decision(session, transaction_id)) is not None and (
-            final.has_failed and claimed_payments.void(session, payment.id)
+            final.has_failed and claimed_payments.void(session, payment.id, is_reverted=final.is_reverted)
         ):
             settlement_risks.settle(session, payment, final, spent_nanos)
     with read_only_unit() as session:
         return claimed_payments.get(session, payment.id)
 
 
-def resolve_pending(chain: ChainName) -> int:
+def resolve_pending(
+    chain: ChainName, run: Callable[[str], object] = resolve, limit: int = _RESOLVE_BATCH,
+    status: PaymentStatus = PaymentStatus.SETTLING,
+) -> int:  # fmt: skip
     """Resolve open payments of one chain, which another cannot delay; return how many. For a worker."""
     with read_only_unit() as session:
-        pending = claimed_payments.find_settling(session, chain, _RESOLVE_BATCH)
+        pending = claimed_payments.find_settling(session, chain, limit, status)
     for payment_id in pending:
         try:
-            resolve(payment_id)
+            run(payment_id)
         except Exception:
             # One faulty payment must not block the others.
             _log.exception("payment_resolution_failed", payment_id=payment_id)
@@ -192,7 +194,7 @@ def detect_reversed_payments(chain: ChainName) -> int:
     """
     since = clock.now() - _REVERSAL_WINDOW
     with read_only_unit() as session:
-        failed = relayed.failed_hashes(session, treasury.OWNER_AGENT_ID, chain, kind=_KIND, since=since)
+        failed = relayed.failed_hashes(session, treasury.OWNER_AGENT_ID, chain, kind=KIND, since=since)
         reversed_payments = claimed_payments.find_by_transactions(session, failed, since=since) if failed else []
     return sum(_check_reversed(payment) for payment in reversed_payments)
 
@@ -218,6 +220,8 @@ def _check_reversed(payment: Payment) -> bool:
 
 def _find_settlement(payment: PaymentRow) -> str | None:
     """Return the transaction in which a signed payment landed, by any submitter. Raises: PortError."""
+    if payment.rail == PaymentRail.UPTO:  # only this service can submit it
+        return None
     claim = str(payment.terms["claim"])
     authorization = PaymentAuthorization(claim, payment.payer or "", payment.recipient, payment.units, payment.terms)
     return app_state().ports.facilitators[ChainName(payment.chain)].find_settlement(authorization)

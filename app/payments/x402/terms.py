@@ -1,75 +1,66 @@
-"""The terms of payment in a 402 response, and the payment headers that answer them, in both versions of x402.
+"""x402: the terms of payment in a 402 response, and the payments that answer them, in both versions.
 
 `accepts` of version 1 is in the body, that of version 2 in a header; no names collide. `X-Payment` holds a hash or a
 signed payment, `PAYMENT-SIGNATURE` a signed one. Nothing here reads a chain or the database.
 """
 
 import base64
-import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any
 
+from app import signing
+from app.core import clock
 from app.core.chains import USDC, ChainName
-from app.core.money import decimal_string
-from app.core.strict_json import parse_response
+from app.core.money import nanos_from_usd
 from app.errors import PaymentAlreadyUsed, PaymentInvalid, ServiceError
 from app.payments import settlement_capacity, treasury
-from app.payments.claimed_payments import NANOS_PER_UNIT, transaction_claim_key
+from app.payments.claimed_payments import PaymentRow
+from app.payments.presented import HashPayment, PaymentHeaders, PaymentPrice, SignedPayment, decode_document, units_of
 from app.ports.errors import Rejected
 from app.ports.facilitator import Facilitator
+from app.signing import Statement
 from app.state import app_state
-
-SIGNED_HEADER = "PAYMENT-SIGNATURE"
-PLAIN_HEADER = "X-Payment"
-CHAIN_HEADER = "X-Payment-Chain"
-PROOF_HEADER = "X-Payment-Signature"
 
 _EVM_HASH = re.compile(r"0x[0-9a-fA-F]{64}", re.ASCII)
 _SOLANA_HASH = re.compile(r"[1-9A-HJ-NP-Za-km-z]{64,90}", re.ASCII)
-_MAX_LENGTH = 16_384
 
 
 @dataclass(frozen=True, slots=True)
-class HashPayment:
-    """The hash of a transaction, and an optional signature of its payer over hash and request."""
-
-    facilitator: Facilitator
-    tx_hash: str
-    proof: str | None
-
-    def claim_key(self) -> str:
-        return transaction_claim_key(self.facilitator.name, self.tx_hash)
-
-
-@dataclass(frozen=True, slots=True)
-class SignedPayment:
-    """A signed payment that the service submits, in one of the versions of x402."""
-
-    facilitator: Facilitator
+class X402Payment(SignedPayment):
     version: int
-    payload: Mapping[str, Any]
+    is_metered: bool = False
 
     def claim_key(self) -> str:
-        return self.facilitator.claim_of(self.payload)
+        scheme = self.facilitator.metered if self.is_metered else None
+        return (scheme or self.facilitator).claim_of(self.payload)
 
+    def check(self, price: PaymentPrice) -> None:
+        """Accept it: the terms that a client echoes are never read, and what it pays is compared with the price."""
 
-class PaymentHeaders(NamedTuple):
-    signed: str | None = None
-    plain: str | None = None
-    chain: str | None = None
-    proof: str | None = None
+    def report(
+        self, payment: PaymentRow, receipt: str | None, note: str | None
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        def header(extensions: Mapping[str, Any]) -> dict[str, str]:
+            amount = {"amount": str(payment.units)} if self.is_metered else {}
+            members = {"success": True, "transaction": payment.tx_hash, "payer": payment.payer, **amount}
+            return self._header(payment.chain, {**members, "extensions": extensions} if extensions else members)
 
-    @classmethod
-    def read(cls, header: Callable[[str], str | None]) -> Self:
-        """Read them with a function that returns a request's header by its name."""
-        return cls(header(SIGNED_HEADER), header(PLAIN_HEADER), header(CHAIN_HEADER), header(PROOF_HEADER))
+        noted = {"unused-authorization": {"info": {"message": note}}} if note else {}
+        signed = _signed_extension("receipt", receipt and {"format": "jws", "signature": receipt})
+        return header(noted), header(noted | signed)
 
-    @property
-    def has_payment(self) -> bool:
-        return bool(self.signed or self.plain)
+    def failure(self, chain: str | None, **members: Any) -> dict[str, str]:
+        return self._header(chain, {"success": False, **members})
+
+    def _header(self, chain: str | None, members: Mapping[str, Any]) -> dict[str, str]:
+        submitter = app_state().ports.facilitators[ChainName(chain)] if chain else self.facilitator
+        asset, is_legacy = submitter.asset, self.version == 1
+        network = (asset.legacy_network if is_legacy else None) or asset.network
+        name = f"X-{RESPONSE_HEADER}" if is_legacy else RESPONSE_HEADER
+        return {name: encode_header({**members, "network": network})}
 
 
 def read_payment(headers: PaymentHeaders) -> HashPayment | SignedPayment:
@@ -95,7 +86,7 @@ def _parse_hash_payment(text: str, headers: PaymentHeaders) -> HashPayment:
     return HashPayment(facilitator, tx_hash, headers.proof)
 
 
-def _parse_signed_payment(text: str) -> SignedPayment:
+def _parse_signed_payment(text: str) -> X402Payment:
     document = decode_document(text)
     version = document.get("x402Version")
     # Not isinstance: True is an int.
@@ -104,95 +95,39 @@ def _parse_signed_payment(text: str) -> SignedPayment:
     terms = document.get("accepted") if version == 2 else document  # noqa: PLR2004 - the version
     if not isinstance(terms, dict):
         raise Rejected("invalid_payload")
-    if terms.get("scheme") != "exact":
+    scheme, network = terms.get("scheme"), terms.get("network")
+    if scheme not in ("exact", _METERED_SCHEME):
         raise Rejected("unsupported_scheme")
     payload = document.get("payload")
     if not isinstance(payload, dict):
         raise Rejected("invalid_payload")
-    network = terms.get("network")
     for facilitator in app_state().ports.facilitators.values():
         asset = facilitator.asset
         if isinstance(network, str) and network == (asset.network if version == 2 else asset.legacy_network):  # noqa: PLR2004 - the version
-            return SignedPayment(facilitator, version, payload)
+            if scheme == "exact":
+                return X402Payment(facilitator, payload, version)
+            if version == 2 and facilitator.metered is not None:  # noqa: PLR2004 - the version
+                extensions = document.get("extensions")
+                payload |= {_SPONSORING: extensions.get(_SPONSORING) if isinstance(extensions, dict) else None}
+                return X402Payment(facilitator, payload, version, is_metered=True)
+            raise Rejected("unsupported_scheme")
     raise Rejected("invalid_network")
-
-
-def decode_document(text: str) -> Mapping[str, Any]:
-    """Decode what a header of x402 carries: a JSON object in base64. Raises: Rejected("invalid_payload")."""
-    if len(text) > _MAX_LENGTH:
-        raise Rejected("invalid_payload")
-    # Some clients use the URL-safe alphabet or omit the padding.
-    plain = text.replace("-", "+").replace("_", "/").rstrip("=")
-    try:
-        body = base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
-        document = parse_response(body, parse_float=str)
-    except ValueError:
-        raise Rejected("invalid_payload") from None
-    if not isinstance(document, dict):
-        raise Rejected("invalid_payload")
-    return document
 
 
 REQUIRED_HEADER = "PAYMENT-REQUIRED"
 RESPONSE_HEADER = "PAYMENT-RESPONSE"
 _MAX_TIMEOUT_SECONDS = 300
+_METERED_SCHEME, _METERED_TIMEOUT_SECONDS = "upto", 3_600
+_SPONSORING, _ALLOWANCE = "eip2612GasSponsoring", {"info": {"description": "Of Permit2", "version": "1"}, "schema": {}}
 # Clients take the first option that they can pay: the cheapest to settle comes first.
 _CHAIN_ORDER = (ChainName.BASE, ChainName.SOLANA, ChainName.ETHEREUM)
 _MIME_TYPE = "application/json"
 _QUERY_METHODS = ("GET", "HEAD", "DELETE")
 _BODY_METHODS = ("POST", "PUT", "PATCH")
+_SIGNED_TERMS = ("scheme", "network", "asset", "payTo", "amount")
+# Longer addresses are not signed, nor offers beyond: clients refuse responses whose headers are too long.
+_MAX_SIGNED_RESOURCE, _MAX_HEADER = 512, 7_900
 _JSON_SCHEMA = "https://json-schema.org/draft/2020-12/schema"
-
-
-@dataclass(frozen=True, slots=True)
-class PaymentPrice:
-    """The price of one call, for one request: `fingerprint` binds a payment to it, `headers` present it."""
-
-    nanos: int
-    fingerprint: str
-    provider: str
-    resource: str
-    description: str
-    headers: PaymentHeaders
-    # The client's: failed payments are counted for its network.
-    remote_address: str | None = None
-    # Why a payment would be refused, if it would be.
-    unavailable_reason: str | None = None
-    method: str = ""
-
-    @property
-    def units(self) -> int:
-        """Return the price in base units of USDC, rounded up."""
-        return _units(self.nanos)
-
-    @property
-    def amount(self) -> str:
-        return decimal_string(self.units, USDC.decimals)
-
-
-class PayableRequest(NamedTuple):
-    """An HTTP request, as far as its payment depends on it: `target` as it was sent."""
-
-    method: str
-    target: str
-    headers: PaymentHeaders
-    remote_address: str | None
-
-    def price(
-        self, nanos: int, body: bytes, *, provider_name: str, description: str, unavailable_reason: str | None
-    ) -> PaymentPrice:
-        return PaymentPrice(
-            nanos=nanos, fingerprint=request_fingerprint(self.method, self.target, body), provider=provider_name,
-            resource=app_state().settings.public_url + self.target.partition("?")[0], description=description,
-            unavailable_reason=unavailable_reason, headers=self.headers, remote_address=self.remote_address,
-            method=self.method,
-        )  # fmt: skip
-
-
-def request_fingerprint(method: str, target: str, body: bytes) -> str:
-    """Return the SHA-256 of a request's method, target and body, separated by line feeds."""
-    message = f"{method}\n{target}\n".encode("latin-1", "replace") + body
-    return hashlib.sha256(message).hexdigest()
 
 
 def attach(price: PaymentPrice, refusal: ServiceError) -> ServiceError:
@@ -201,16 +136,21 @@ def attach(price: PaymentPrice, refusal: ServiceError) -> ServiceError:
     requested, facilitators = (price.headers.chain or "").lower(), _facilitators()
     chain = next((name for name in ChainName if name.value == requested), ChainName.BASE)
     if chain in facilitators:
-        options = [] if price.unavailable_reason else _options(price.nanos)
+        options = payable_on(price)
         refusal.members |= _body_members(price, chain, options)
         headers = _headers(price, chain, options, error=_x402_error(refusal))
         refusal.headers = {**headers, **refusal.headers}
     return refusal
 
 
+def payable_on(price: PaymentPrice) -> list[Facilitator]:
+    """Return where the payment of a request can be settled now; nowhere if the request would be refused."""
+    return [] if price.unavailable_reason else _options(price.nanos)
+
+
 def accepted_payments(nanos: int) -> list[dict[str, Any]]:
     """Return the terms (`accepts`) of a price in version 2, on the chains where it can be settled now."""
-    return [_payment_requirements(_units(nanos), each) for each in _options(nanos)]
+    return [_payment_requirements(units_of(nanos), each) for each in _options(nanos)]
 
 
 def least_price_nanos(wanted: Mapping[str, str | None]) -> int | None:
@@ -239,6 +179,32 @@ def discovery_extension(method: str) -> dict[str, Any]:
     return {"bazaar": {"info": {"input": stated}, "schema": schema}}
 
 
+def sign_payment(resource: str, payment: PaymentRow) -> str | None:
+    """Return the receipt of a payment that has landed; None without a key, and if several may have paid."""
+    if not payment.payer or not payment.tx_hash or len(resource) > _MAX_SIGNED_RESOURCE:
+        return None
+    network = app_state().ports.facilitators[ChainName(payment.chain)].asset.network
+    paid = {"network": network, "payer": payment.payer, "transaction": payment.tx_hash}
+    stated = {"version": 1, "resourceUrl": resource, "issuedAt": int(clock.now().timestamp())}
+    return signing.sign(Statement.PAYMENT, stated | paid)
+
+
+def _offers(resource: str, accepts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the extension that signs the terms of a 402; {} without a key."""
+    found, now = [], int(clock.now().timestamp())
+    for index, each in enumerate(accepts if len(resource) <= _MAX_SIGNED_RESOURCE else ()):
+        stated = {"version": 1, "resourceUrl": resource, "validUntil": now + each["maxTimeoutSeconds"]}
+        signed = signing.sign(Statement.OFFER, stated | {name: each[name] for name in _SIGNED_TERMS})
+        found += [{"format": "jws", "acceptIndex": index, "signature": signed}] if signed else []
+    return _signed_extension("offers", found)
+
+
+def _signed_extension(name: str, value: Any) -> dict[str, Any]:
+    """Return the extension `offer-receipt` with a member; {} if that is empty."""
+    # Short, because it is in a header: the format is defined by x402.
+    return {"offer-receipt": {"info": {name: value}, "schema": {"type": "object", "required": [name]}}} if value else {}
+
+
 def encode_header(document: Mapping[str, Any]) -> str:
     """Return a document as x402 headers carry it: JSON in base64."""
     return base64.b64encode(json.dumps(document, separators=(",", ":")).encode()).decode()
@@ -252,38 +218,32 @@ def _x402_error(refusal: ServiceError) -> str:
 
 def _body_members(price: PaymentPrice, chain: ChainName, options: list[Facilitator]) -> dict[str, Any]:
     facilitators = _facilitators()
-    payment = {
-        "amount": price.amount,
-        "currency": USDC.symbol,
-        "recipient": treasury.recipient(chain),
-        "chain": chain.value,
-        "network": facilitators[chain].asset.network,
-        "description": price.description,
-        "instructions": _instructions(price, chain, options),
-        "options": [
-            {"chain": name.value, "network": each.asset.network, "recipient": treasury.recipient(name)}
-            for name, each in facilitators.items()
-        ],
-    }
-    # Base alone: a legacy client rejects the whole list for one network that it does not know.
-    legacy = [
-        _payment_requirements_v1(price, each)
-        for each in options
-        if each.name is ChainName.BASE and each.asset.legacy_network
+    places = [
+        {"chain": name.value, "network": each.asset.network, "recipient": treasury.recipient(name)}
+        for name, each in facilitators.items()
     ]
-    version_1 = {"x402Version": 1, "accepts": legacy} if legacy else {}
-    return {"payment": payment, **version_1}
+    payment = {
+        "amount": price.amount, "currency": USDC.symbol, "recipient": treasury.recipient(chain), "chain": chain.value,
+        "network": facilitators[chain].asset.network, "description": price.description,
+        "instructions": _instructions(price, chain, options), "options": places,
+    }  # fmt: skip
+    # Base alone: a legacy client rejects the whole list for one network that it does not know.
+    on_base = (each for each in options if each.name is ChainName.BASE and each.asset.legacy_network)
+    legacy = [_payment_requirements_v1(price, each) for each in on_base]
+    return {"payment": payment, **({"x402Version": 1, "accepts": legacy} if legacy else {})}
 
 
 def _headers(price: PaymentPrice, chain: ChainName, options: list[Facilitator], *, error: str) -> dict[str, str]:
-    required_v2: dict[str, Any] = {
-        "x402Version": 2,
-        "error": error,
-        "resource": {"url": price.resource, "description": price.description, "mimeType": _MIME_TYPE},
-        "accepts": [_payment_requirements(price.units, each) for each in options],
-    }
-    if extensions := discovery_extension(price.method) if options else {}:
+    # Metered ones last: clients take the first that they can pay, and those need an allowance.
+    accepts = [_payment_requirements(price.units, each) for each in options]
+    accepts += [_metered_requirements(price.units, each) for each in options if _is_metered(price, each)]
+    resource = {"url": price.resource, "description": price.description, "mimeType": _MIME_TYPE}
+    required_v2: dict[str, Any] = {"x402Version": 2, "error": error, "resource": resource, "accepts": accepts}
+    if extensions := discovery_extension(price.method) | _offers(price.resource, accepts) if options else {}:
+        extensions |= {_SPONSORING: _ALLOWANCE} if accepts[-1]["scheme"] == _METERED_SCHEME else {}
         required_v2["extensions"] = extensions
+        if len(encode_header(required_v2)) > _MAX_HEADER:
+            extensions.pop("offer-receipt", None)
     return {
         "X-Payment-Required": "true", "X-Payment-Amount": price.amount, "X-Payment-Currency": USDC.symbol,
         "X-Payment-Recipient": treasury.recipient(chain), "X-Payment-Chain": chain.value,
@@ -302,16 +262,23 @@ def _payment_requirements(units: int, facilitator: Facilitator) -> dict[str, Any
     }  # fmt: skip
 
 
+def _metered_requirements(units: int, facilitator: Facilitator) -> dict[str, Any]:
+    terms, settler = _payment_requirements(units, facilitator), treasury.settler(facilitator.name)
+    extra = dict(facilitator.metered.extra_terms(settler)) if facilitator.metered else {}
+    return {**terms, "scheme": _METERED_SCHEME, "maxTimeoutSeconds": _METERED_TIMEOUT_SECONDS, "extra": extra}
+
+
+def _is_metered(price: PaymentPrice, facilitator: Facilitator) -> bool:
+    is_allowed = price.nanos <= nanos_from_usd(app_state().settings.x402_upto_usd_per_payer)
+    return price.is_metered and is_allowed and facilitator.metered is not None
+
+
 def _payment_requirements_v1(price: PaymentPrice, facilitator: Facilitator) -> dict[str, Any]:
     terms = _payment_requirements(price.units, facilitator)
     return {
         "maxAmountRequired": terms.pop("amount"), "resource": price.resource, "description": price.description,
         "mimeType": _MIME_TYPE, **terms, "network": facilitator.asset.legacy_network,
     }  # fmt: skip
-
-
-def _units(nanos: int) -> int:
-    return -(-nanos // NANOS_PER_UNIT)
 
 
 def _options(nanos: int) -> list[Facilitator]:
@@ -328,11 +295,8 @@ def _instructions(price: PaymentPrice, chain: ChainName, options: list[Facilitat
     if price.unavailable_reason:
         return f"Do not pay: {price.unavailable_reason}"
     minutes = app_state().settings.x402_max_age_seconds // 60
-    signed = (
-        f"Pay with an x402 client (the {REQUIRED_HEADER} header has the terms): a signed payment cannot be stolen. Or "
-        if options
-        else "Pay by transaction hash: "
-    )
+    advice = f"Pay with an x402 client (the {REQUIRED_HEADER} header has the terms): a signed payment cannot be stolen."
+    signed = f"{advice} Or " if options else "Pay by transaction hash: "
     if settlement_capacity.refusal_reason(chain, price.nanos) == settlement_capacity.FEE_TOO_HIGH:
         signed = (
             f"Signed payments are not accepted on {chain.value} at the moment, since the network fee is higher than "

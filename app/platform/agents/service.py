@@ -38,6 +38,9 @@ from app.wallets.core.wallets import WalletView
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
 
+# A payment or refund that a bridge's service reports, and the chain does not show in full: the options of the command.
+_LOST = {"payment_not_seen": "", "refund_not_seen": "", "refund_short": " --accept-partial-refund"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentView(AgentSnapshot):
@@ -74,20 +77,20 @@ def create(
     initial_usd = app_state().settings.initial_credits_usd
     nanos = money.nanos_from_usd(initial_usd) if credits_nanos is None else credits_nanos
     with unit_of_work() as session:
-        agent = identity.add_agent(session, key, name=name or DEFAULT_NAME, email=email)
-        wallet = wallets.create(session, agent.id, wallet_key, name=None, controls="specified")
+        agent_id = identity.add_agent(session, key, name=name or DEFAULT_NAME, email=email)
+        wallet = wallets.create(session, agent_id, wallet_key, name=None, controls="specified")
         specified = {limit: nanos for limit, nanos in limits.items() if nanos is not None}
         controls = spending_controls.set_default(session, wallet.id, **specified)
-        credit_accounts.open_account(session, agent.id)
-        credit_accounts.grant(session, agent.id, nanos, reference=f"initial:{agent.id}")
-        claim.bind(session, agent.id)
+        credit_accounts.open_account(session, agent_id)
+        credit_accounts.grant(session, agent_id, nanos, reference=f"initial:{agent_id}")
+        claim.bind(session, agent_id)
         after = {
-            "name": agent.name, "email": email, "key_id": key.id, "wallet_id": wallet.id,
+            "name": name or DEFAULT_NAME, "email": email, "key_id": key.id, "wallet_id": wallet.id,
             "credits_usd": usd_string(nanos),
             **{limit.replace("_nanos", "_usd"): usd_string(getattr(controls, limit)) for limit in limits},
         }  # fmt: skip
-        trail.record(session, actor, AuditEvent(AuditAction.AGENT_CREATED, agent.id, after=after))
-    return agent.id
+        trail.record(session, actor, AuditEvent(AuditAction.AGENT_CREATED, agent_id, after=after))
+    return agent_id
 
 
 def created_agent(agent_id: str) -> AgentView:
@@ -127,6 +130,19 @@ def list_transactions(agent_id: str, page: PageRequest, filters: Mapping[str, st
         agent = identity.get_agent(session, parse_agent_id(agent_id))
         listed = wallets.all_of(session, agent.id)
     return history.page_of_wallets([each.id for each in listed], page, filters)
+
+
+def list_stuck(page: PageRequest) -> Page[dict[str, Any]]:
+    """Return the movements that have been pending for more than an hour, oldest first, with their commands."""
+    found, items = history.stuck(page, timedelta(hours=1)), []
+    with read_only_unit() as session:
+        for each in found.items:
+            command, option = "python -m workers.schedule --once", _LOST.get((each.error or "").partition(":")[0])
+            if option is not None:
+                command = f"flask --app wsgi bridges write-off {each.id}{option}"
+            agent_id = next(iter(wallets.agents_with(session, each.wallet_id)), None)
+            items.append({"movement": each, "agent_id": agent_id, "command": command})
+    return Page(items, found.total, found.request)
 
 
 def set_service_suspended(actor: Actor, service_id: str, *, suspended: bool) -> Service:
@@ -193,12 +209,12 @@ def rotate_key(actor: Actor, agent_id: str, *, grace: timedelta, claim: Claim) -
 def _replace_key(session: Session, agent_id: str, *, grace: timedelta) -> AuditEvent:
     """Replace the key of a locked agent; return the entry to record."""
     key = identity.mint_api_key(KeyKind.AGENT)
-    rotation = api_keys.rotate_api_key(session, agent_id, key, grace=grace)
+    now = clock.now()
+    previous_key_ids = api_keys.rotate_api_key(session, agent_id, key, now=now, grace=grace)
     # A repeated claim would show the new key to a client that has the code.
     claims.erase_response_of(session, agent_id)
-    times = {"rotated_at": rotation.rotated_at, "older_until": rotation.previous_valid_until}
-    after = {"key_id": key.id, **{name: clock.isoformat(each) for name, each in times.items()}}
-    before = {"key_ids": trail.summarized_list(rotation.previous_key_ids)}
+    after = {"key_id": key.id, "rotated_at": clock.isoformat(now), "older_until": clock.isoformat(now + grace)}
+    before = {"key_ids": trail.summarized_list(previous_key_ids)}
     return AuditEvent(AuditAction.KEY_ROTATED, agent_id, before=before, after=after)
 
 
@@ -295,7 +311,7 @@ def _agent_detail(session: Session, agent_id: str) -> AgentView:
 
 def _agent_views(session: Session, found: Sequence[AgentSnapshot], firsts: Mapping[str, WalletView]) -> list[AgentView]:
     ids = [agent.id for agent in found]
-    keys, balances = api_keys.newest_keys_of(session, ids), credit_accounts.balances(session, ids)
+    keys, balances = identity.newest_keys_of(session, ids), credit_accounts.balances(session, ids)
     return [
         AgentView(
             **asdict(agent), api_key=keys.get(agent.id), credits_nanos=balances[agent.id].credits_nanos,

@@ -6,7 +6,6 @@ from app.agents import keys as agent_keys
 from app.agents.routes import issued_key
 from app.agents.schemas import KeyChanges, KeyRequest, KeyResponse, LimitedKeyPage, LimitedKeyShape
 from app.audit_log.actors import current_actor
-from app.core import identifiers
 from app.core.pagination import Page
 from app.errors import LimitReached
 from app.idempotency.decorator import idempotent
@@ -14,7 +13,7 @@ from app.idempotency.service import Claim
 from app.identity import guards
 from app.identity.budgets import SharedBudget
 from app.identity.key_limits import LimitedKey
-from app.identity.service import agent_not_found
+from app.platform.agents.service import parse_agent_id
 from app.platform.shared_budgets import service as budgets
 from app.platform.shared_budgets.schemas import BudgetChanges, BudgetPage, BudgetShape, NewBudget, columns_of
 from app.web.blueprint import Blueprint
@@ -28,16 +27,10 @@ blp = Blueprint(
 )
 
 
-def _acting_key_id() -> str:
-    return guards.current_master_key().key_id
-
-
-def _id(agent_id: str) -> str:
-    return identifiers.require_id(agent_id, agent_not_found())
-
-
 @blp.post("/budgets")
-@idempotent(owner=_acting_key_id, rebuild=budgets.get, note="Repeating a request with the same key creates nothing.")
+@idempotent(
+    owner=guards.acting_key_id, rebuild=budgets.get, note="Repeating a request with the same key creates nothing."
+)
 @blp.arguments(NewBudget)
 @blp.response(201, BudgetShape)
 @blp.raises(LimitReached)
@@ -79,7 +72,7 @@ def delete_budget(budget_id: str) -> SharedBudget:
 
 @blp.post("/agents/<string:agent_id>/keys")
 @idempotent(
-    owner=_acting_key_id,
+    owner=guards.acting_key_id,
     rebuild=lambda key_id: issued_key(*agent_keys.reveal(None, key_id)),
     note="The same `Idempotency-Key` within 24 hours returns the same key.",
 )
@@ -89,7 +82,7 @@ def delete_budget(budget_id: str) -> SharedBudget:
 def create_agent_key(body: dict[str, Any], agent_id: str, claim: Claim) -> Any:
     """Make a further key of an agent, with limits; it spends the agent's credits."""
     email = body.pop("email")
-    return issued_key(*agent_keys.create_for(current_actor(), _id(agent_id), body, email=email, claim=claim))
+    return issued_key(*agent_keys.create(current_actor(), parse_agent_id(agent_id), body, email=email, claim=claim))
 
 
 @blp.get("/agents/<string:agent_id>/keys")
@@ -97,7 +90,7 @@ def create_agent_key(body: dict[str, Any], agent_id: str, claim: Claim) -> Any:
 @blp.response(200, LimitedKeyPage)
 def list_agent_keys(query: dict[str, Any], agent_id: str) -> Page[LimitedKey]:
     """List an agent's further keys, masked, with what is left of their budgets."""
-    return agent_keys.list_keys(_id(agent_id), query["page"])
+    return agent_keys.list_keys(parse_agent_id(agent_id), query["page"])
 
 
 @blp.patch("/agents/<string:agent_id>/keys/<string:key_id>")
@@ -106,11 +99,11 @@ def list_agent_keys(query: dict[str, Any], agent_id: str) -> Page[LimitedKey]:
 def change_agent_key(body: dict[str, Any], agent_id: str, key_id: str) -> LimitedKey:
     """Change the limits of an agent's further key; they apply from its next call on."""
     assert_any_field(body, KeyChanges)
-    return agent_keys.change_for(current_actor(), _id(agent_id), key_id, body)
+    return agent_keys.change(current_actor(), parse_agent_id(agent_id), key_id, body)
 
 
 @blp.delete("/agents/<string:agent_id>/keys/<string:key_id>")
 @blp.response(200, LimitedKeyShape)
 def revoke_agent_key(agent_id: str, key_id: str) -> LimitedKey:
     """Revoke an agent's further key at once."""
-    return agent_keys.revoke(current_actor(), _id(agent_id), key_id)
+    return agent_keys.revoke(current_actor(), parse_agent_id(agent_id), key_id)

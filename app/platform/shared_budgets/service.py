@@ -23,7 +23,7 @@ from app.errors import InvalidInput
 from app.events import outbox
 from app.events.outbox import EventType
 from app.idempotency.service import Claim
-from app.identity import budgets
+from app.identity import budget_counters, budgets
 from app.identity import service as identity
 from app.identity.budgets import SharedBudget
 from app.spending import accounts as spending_accounts
@@ -78,7 +78,7 @@ def announce() -> None:
         if not is_due:
             return
         with unit_of_work() as session:
-            budgets.drop_returns(session)
+            budget_counters.subtract_returns(session)
             due = budgets.due_for_announcement(session)
         for budget_id in due:
             # A row that somebody else changed must not silence the others.
@@ -88,15 +88,19 @@ def announce() -> None:
 
 
 def check(session: Session) -> list[str]:
-    """Return one sentence for each budget that counts less than its calls and payments; more is safe, and possible."""
-    counted = budgets.counted(session)
-    starts, calls = {budget_id: since for budget_id, _, since in counted}, Counter[str]()
+    """Return one sentence for each budget, of keys too, that counts less than its calls and payments.
+
+    To count more is safe, and possible. A counter with another limit than its budget is one, too.
+    """
+    counted = budget_counters.counted(session)
+    starts, calls = {budget_id: since for budget_id, (_, since) in counted.items()}, Counter[str]()
     for budget_ids, day, nanos in credit_holds.totals_in_budgets(session, min(starts.values())) if starts else ():
         # Windows begin with a day, and nothing was counted before a budget was made.
         calls.update({each: nanos for each in budget_ids if each in starts and day >= starts[each].date()})
-    return [
+    wrong = [f"budget {each}: its counter has not its limit and window" for each in budgets.without_counter(session)]
+    return wrong + [
         f"budget {budget_id}: it counts {used_nanos} nano-dollars, its calls and payments have {nanos}"
-        for budget_id, used_nanos, since in counted
+        for budget_id, (used_nanos, since) in counted.items()
         if (nanos := calls[budget_id] + payments.counted_since(session, budget_id, since)) > used_nanos
     ]
 
@@ -127,9 +131,12 @@ def _lock_tagged(session: Session, values: Mapping[str, Any]) -> None:
 
 
 def _announce(session: Session, budget: SharedBudget, percent: int) -> None:
+    kind = "budget" if budget.account_id is None else "key"
     data = {
-        "budget_id": budget.id, "budget_name": budget.name, "window": budget.period.value, "percent": percent,
+        f"{kind}_id": budget.id, f"{kind}_name": budget.name, "window": budget.period.value, "percent": percent,
         "limit_usd": usd_string(budget.limit_nanos or 0), "spent_usd": usd_string(budget.used_nanos),
         "resets_at": budget.resets_at and clock.isoformat(budget.resets_at),
     }  # fmt: skip
-    outbox.record(session, EventType.BUDGET_THRESHOLD_REACHED, agent_id=None, object_id=budget.id, data=data)
+    outbox.record(
+        session, EventType.BUDGET_THRESHOLD_REACHED, agent_id=budget.account_id, object_id=budget.id, data=data
+    )

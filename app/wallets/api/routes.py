@@ -3,6 +3,7 @@
 Wallets of other agents are not found (404).
 """
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -115,7 +116,7 @@ def get_balances(wallet: WalletView) -> dict[str, Any]:
 @blp.arguments(schemas.FundBody)
 @blp.response(200, schemas.FundingShape)
 @blp.raises(errors.LimitReached, errors.BalanceFetchError)
-def fund(body: dict[str, Any], wallet: WalletView, claim: Claim) -> funding.FundingRequest:
+def fund(body: dict[str, Any], wallet: WalletView, claim: Claim) -> Mapping[str, Any]:
     """Request a deposit; the request is confirmed once deposits made after it reach the amount."""
     return funding.create_request(wallet, **body, claim=claim)
 

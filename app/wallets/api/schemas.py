@@ -6,7 +6,6 @@ from typing import Any
 import marshmallow as ma
 from marshmallow import fields
 
-from app.core import identifiers
 from app.core.chains import ChainName
 from app.core.movement_kinds import MovementKind
 from app.wallets.core.lifecycle import PERPDEX_CHAIN, MovementStatus, TransactionType
@@ -33,16 +32,6 @@ CHAIN = {"enum": [name.value for name in ChainName], "example": "base"}
 CURRENCY = {"enum": ["ETH", "SOL", "USDC"], "example": "USDC"}
 
 
-class SessionId(Text):
-    """The id of a session, in its canonical form."""
-
-    def _parse(self, value: Any) -> str:
-        canonical = identifiers.parse_id(super()._parse(value))
-        if canonical is None:
-            raise ma.ValidationError("must be the id of a session of this wallet")
-        return canonical
-
-
 GAS = fields.Enum(
     GasSource,
     by_value=True,
@@ -65,10 +54,11 @@ GAS_PURCHASE = fields.Enum(
         "cannot simulate before that: then `gas_fee` is set.",
     },
 )
-SESSION_ID = SessionId(
+SESSION_ID = Identifier(
     load_default=None,
     allow_none=True,
-    metadata={"format": "uuid", "description": "A session that this counts against, besides the wallet's limits."},
+    error_messages={"invalid_uuid": "must be the id of a session of this wallet"},
+    metadata={"description": "A session that this counts against, besides the wallet's limits."},
 )
 
 
@@ -170,7 +160,7 @@ class FundingShape(Schema):
     wallet_id = fields.UUID(required=True)
     deposit_address = fields.String(required=True)
     amount = fields.String(required=True)
-    currency = fields.String(required=True, attribute="amount.token.symbol")
+    currency = fields.String(required=True)
     chain = fields.String(required=True)
     status = fields.String(required=True)
     message = fields.String(required=True)

@@ -4,10 +4,9 @@ Only the fee counts against the limits. All transactions of the source chain are
 then on `advance` completes the bridge, identified by the hash of the source transaction.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import TypeVar
 
 import structlog
 
@@ -35,8 +34,6 @@ from app.wallets.core.wallets import WalletView
 from app.wallets.transactions import failures, outcome_polling, pipeline, settlement
 from app.wallets.transactions.pipeline import Movement, MovementQuote
 from app.wallets.views import history
-
-ResultT = TypeVar("ResultT")
 
 _log = structlog.get_logger(__name__)
 # For these reasons, the next adapter is tried.
@@ -82,7 +79,8 @@ class _Plan:
 
 def quote(wallet: WalletView, order: BridgeOrder) -> BridgeQuote:
     """Check limits and simulate like `send`, without signing. Raises: what `send` raises before signing."""
-    pipeline.assert_allowed(_movement(wallet, order, value_nanos=0))
+    unpriced = _movement(wallet, order, value_nanos=0)
+    pipeline.assert_allowed(unpriced)
 
     def assert_possible(plan: _Plan) -> _Plan:
         with read_only_unit() as session:
@@ -92,9 +90,11 @@ def quote(wallet: WalletView, order: BridgeOrder) -> BridgeQuote:
         return plan
 
     try:
-        plan = _retry_after_settling_pending(wallet, order, assert_possible)
+        plan = pipeline.retry_after_settling_pending(
+            unpriced, lambda: _plan_first_available(wallet, order), assert_possible
+        )
     except PortError as error:
-        refusal = failures.failure(TransactionType.TRANSFER, error.reason, error.details, kind=MovementKind.BRIDGE)
+        refusal = failures.failure(TransactionType.TRANSFER, error, kind=MovementKind.BRIDGE)
         if not isinstance(error, _GasShortage) or not gas.are_available(order.gas, order.source, order.amount):
             raise refusal from None
         movement = gas.quote(error.movement, [each.details for each in error.shortages], without=refusal)
@@ -111,38 +111,24 @@ def send(
 
     Raises: the 403 errors of refused limits; PriceUnavailable; BridgeFailed if it is known not to have happened.
     """
-    unpriced = _movement(wallet, order, value_nanos=0)
+    started_at, unpriced = clock.now(), _movement(wallet, order, value_nanos=0)
     # Checked without a price first: a frozen agent costs no call to the network.
     pipeline.assert_allowed(unpriced)
     signer = custody.signer_of(wallet.id)
     try:
-        recorded, sent = _with_gas(
-            unpriced,
-            order,
-            lambda: _retry_after_settling_pending(wallet, order, lambda plan: _record_signed(plan, signer, claim)),
-            wait_seconds=wait_seconds,
+        recorded, sent = pipeline.retry_after_settling_pending(
+            unpriced, lambda: _plan_first_available(wallet, order), lambda plan: _record_signed(plan, signer, claim)
         )
     except PortError as error:
-        raise pipeline.record_failed(unpriced, error.reason, error.details, claim=claim) from None
+        if error.reason == gas.SHORTAGE and gas.are_available(order.gas, order.source, order.amount):
+            shortages = error.shortages if isinstance(error, _GasShortage) else [error]
+            gas.buy(unpriced, shortages, since=started_at, wait_seconds=wait_seconds, claim=claim)
+            return send(wallet, replace(order, gas=GasSource.OWN), wait_seconds=wait_seconds, claim=claim)
+        raise pipeline.record_failed(unpriced, error, claim=claim) from None
     view = _broadcast_and_wait(recorded, sent, wait_seconds=wait_seconds, account_id=wallet.agent_id)
     if view.status == MovementStatus.FAILED:
         raise failures.recorded_failure(view)
     return view
-
-
-def _with_gas(
-    movement: Movement, order: BridgeOrder, action: Callable[[], ResultT], *, wait_seconds: Decimal | None
-) -> ResultT:
-    """Apply `action`; if the wallet lacks native tokens and may buy them, buy them and apply it again."""
-    started_at = clock.now()
-    try:
-        return action()
-    except Rejected as error:
-        if error.reason != gas.SHORTAGE or not gas.are_available(order.gas, order.source, order.amount):
-            raise
-        shortages = error.shortages if isinstance(error, _GasShortage) else [error]
-        gas.buy(movement, shortages, since=started_at, wait_seconds=wait_seconds)
-    return action()
 
 
 def _quote(order: BridgeOrder, movement: Movement, offer: BridgeOffer, *, fee_units: int) -> BridgeQuote:
@@ -152,31 +138,18 @@ def _quote(order: BridgeOrder, movement: Movement, offer: BridgeOffer, *, fee_un
     )  # fmt: skip
 
 
-def _retry_after_settling_pending(
-    wallet: WalletView, order: BridgeOrder, action: Callable[[_Plan], ResultT]
-) -> ResultT:
-    return pipeline.retry_after_settling_pending(
-        _movement(wallet, order, value_nanos=0),
-        lambda: _plan_first_available(wallet, order),
-        action,
-        sequence=lambda plan: plan.steps[0].draft.sequence,
-    )
-
-
 def _plan_first_available(wallet: WalletView, order: BridgeOrder) -> _Plan:
-    """Plan the first available route. Raises: Rejected, the 403 errors."""
+    """Plan the first available route. Raises: PortError, the 403 errors."""
     state = app_state()
     # The limits of the services that give quotes are shared by all agents.
     state.rate_limiter.count(state.settings.quote_rate_limit, "quotes", wallet.agent_id)
     route = (order.source, order.destination, order.amount.token)
-    refusal = Rejected("quote_unavailable")
+    refusal: PortError = Rejected("quote_unavailable")
     for adapter in state.ports.bridges[route]:
         try:
             return _plan_with(wallet, order, adapter)
-        except Unreachable as error:
-            refusal = Rejected("chain_unreachable", details=error.details)
-        except Rejected as error:
-            if error.reason not in _TRY_NEXT_ADAPTER_REASONS:
+        except (Unreachable, Rejected) as error:
+            if isinstance(error, Rejected) and error.reason not in _TRY_NEXT_ADAPTER_REASONS:
                 raise
             refusal = error
         _log.warning("bridge_route_unavailable", adapter=adapter.name, reason=refusal.reason)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeAlias
 
 import structlog
 from sqlalchemy import select
@@ -20,7 +20,7 @@ from app.core.chains import TOKENS_BY_SYMBOL, ChainName
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount, nanos_from_usd
 from app.core.movement_kinds import MovementKind
-from app.db.state_machine import StateMachine, Transitions
+from app.db.state_machine import StateMachine
 from app.db.tables import update_rows
 from app.db.unit_of_work import read_only_unit
 from app.ports.bridges import BridgeArrival, BridgeLegKind, BridgeProof, BridgeRequest, BridgeStep, BridgeTransfer
@@ -34,28 +34,8 @@ from app.wallets.core.models import Bridge, Transaction
 from app.wallets.transactions import settlement
 from app.wallets.views.history import explorer_url
 
-
-@dataclass(frozen=True, slots=True)
-class LegView:
-    leg: str
-    chain: str
-    status: str
-    tx_hash: str | None
-    explorer_url: str | None
-    error: str | None
-    confirmed_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class BridgeView:
-    """The data of a bridge in addition to its transaction; amounts as decimal strings."""
-
-    destination_chain: str
-    route: str
-    fee: str
-    received_amount: str | None
-    refunded_amount: str | None
-    legs: tuple[LegView, ...]
+BridgeView: TypeAlias = Mapping[str, Any]
+"""What a bridge has besides its transaction, or one of its legs, as their schemas name it; amounts as decimal texts."""
 
 
 def legs_of(session: Session, bridge_id: str) -> list[Transaction]:
@@ -89,48 +69,44 @@ def _view(bridge: Bridge, parent: Transaction, rows: Sequence[Transaction]) -> B
     token = TOKENS_BY_SYMBOL[parent.currency]
     # A failed leg may have been retried: the last one counts.
     by_leg = {
-        row.leg: LegView(
-            row.leg or "", row.chain, row.status, row.tx_hash, explorer_url(row.chain, row.tx_hash), row.error,
-            row.confirmed_at,
-        )
+        row.leg: _leg(row.leg, row.chain, row.status, row.tx_hash, error=row.error, confirmed_at=row.confirmed_at)
         for row in rows
-    }  # fmt: skip
+    }
     legs = [by_leg[leg] for leg in (BridgeLegKind.APPROVE, BridgeLegKind.SOURCE) if leg in by_leg]
     is_over = parent.status == MovementStatus.FAILED.value
     if bridge.attested_at is not None or (bridge.terms.get("attested") and not is_over):
-        legs.append(
-            LegView(
-                BridgeLegKind.ATTESTATION, parent.chain,
-                MovementStatus.PENDING if bridge.attested_at is None else MovementStatus.CONFIRMED,
-                None, None, None, bridge.attested_at,
-            )
-        )  # fmt: skip
+        status = MovementStatus.PENDING if bridge.attested_at is None else MovementStatus.CONFIRMED
+        legs.append(_leg(BridgeLegKind.ATTESTATION, parent.chain, status, None, confirmed_at=bridge.attested_at))
     if BridgeLegKind.ACCOUNT in by_leg:
         legs.append(by_leg[BridgeLegKind.ACCOUNT])
     if not is_over:
         legs.append(_destination(bridge, parent, by_leg.get(BridgeLegKind.DESTINATION)))
-    received = bridge.received_units
-    return BridgeView(
-        destination_chain=bridge.destination_chain,
-        route=bridge.route,
-        fee=str(TokenAmount(bridge.fee_units if received is None else parent.amount_units - received, token)),
-        received_amount=None if received is None else str(TokenAmount(received, token)),
-        refunded_amount=None if bridge.refund_units is None else str(TokenAmount(bridge.refund_units, token)),
-        legs=tuple(legs),
-    )
+    received, refunded = bridge.received_units, bridge.refund_units
+    fee_units = bridge.fee_units if received is None else parent.amount_units - received
+    return {
+        "destination_chain": bridge.destination_chain, "route": bridge.route, "fee": str(TokenAmount(fee_units, token)),
+        "received_amount": None if received is None else str(TokenAmount(received, token)),
+        "refunded_amount": None if refunded is None else str(TokenAmount(refunded, token)), "legs": legs,
+    }  # fmt: skip
 
 
-def _destination(bridge: Bridge, parent: Transaction, ours: LegView | None) -> LegView:
-    has_arrived = parent.status == MovementStatus.CONFIRMED.value
-    if ours is not None and not has_arrived:
-        return ours
-    # Once it arrived, the leg is confirmed, whichever transaction delivered it.
-    tx_hash = bridge.arrival_hash or (ours.tx_hash if ours is not None else None) if has_arrived else None
-    return LegView(
-        BridgeLegKind.DESTINATION, bridge.destination_chain,
-        MovementStatus.CONFIRMED if has_arrived else MovementStatus.PENDING,
-        tx_hash, explorer_url(bridge.destination_chain, tx_hash), None, parent.confirmed_at,
-    )  # fmt: skip
+def _destination(bridge: Bridge, parent: Transaction, ours: BridgeView | None) -> BridgeView:
+    kind, chain = BridgeLegKind.DESTINATION, bridge.destination_chain
+    if parent.status == MovementStatus.CONFIRMED.value:
+        # Once it arrived, the leg is confirmed, whichever transaction delivered it.
+        tx_hash = bridge.arrival_hash or (None if ours is None else ours["tx_hash"])
+        return _leg(kind, chain, MovementStatus.CONFIRMED, tx_hash, confirmed_at=parent.confirmed_at)
+    return ours or _leg(kind, chain, MovementStatus.PENDING, None)
+
+
+def _leg(
+    leg: str | None, chain: str, status: str, tx_hash: str | None, *, error: str | None = None,
+    confirmed_at: datetime | None = None,
+) -> BridgeView:  # fmt: skip
+    return {
+        "leg": leg, "chain": chain, "status": status, "tx_hash": tx_hash, "explorer_url": explorer_url(chain, tx_hash),
+        "error": error, "confirmed_at": confirmed_at,
+    }  # fmt: skip
 
 
 _BPS_SCALE = 10_000
@@ -162,18 +138,16 @@ class BridgeStage(StrEnum):
 
 BRIDGES = StateMachine(
     Bridge.stage,
-    Transitions(
-        initial={BridgeStage.SOURCE},
-        permitted={
-            # The source transaction was executed, or certainly was not.
-            BridgeStage.SOURCE: {BridgeStage.CROSSING, BridgeStage.FAILED},
-            # Delivered, or refunded or written off; or a reorg reversed the source transaction.
-            BridgeStage.CROSSING: {BridgeStage.ARRIVED, BridgeStage.FAILED, BridgeStage.SOURCE},
-            # A reorg reversed the arrival, the refund, or the failure of the source transaction.
-            BridgeStage.ARRIVED: {BridgeStage.CROSSING},
-            BridgeStage.FAILED: {BridgeStage.CROSSING, BridgeStage.SOURCE},
-        },
-    ),
+    initial={BridgeStage.SOURCE},
+    permitted={
+        # The source transaction was executed, or certainly was not.
+        BridgeStage.SOURCE: {BridgeStage.CROSSING, BridgeStage.FAILED},
+        # Delivered, or refunded or written off; or a reorg reversed the source transaction.
+        BridgeStage.CROSSING: {BridgeStage.ARRIVED, BridgeStage.FAILED, BridgeStage.SOURCE},
+        # A reorg reversed the arrival, the refund, or the failure of the source transaction.
+        BridgeStage.ARRIVED: {BridgeStage.CROSSING},
+        BridgeStage.FAILED: {BridgeStage.CROSSING, BridgeStage.SOURCE},
+    },
     logger=structlog.get_logger(__name__),
 )
 _STATUSES = {

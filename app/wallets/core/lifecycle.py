@@ -19,7 +19,7 @@ from app.core.chains import TOKENS_BY_SYMBOL, ChainName
 from app.core.money import TokenAmount
 from app.core.movement_kinds import MovementKind
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
-from app.db.state_machine import StateMachine, Transitions
+from app.db.state_machine import StateMachine
 from app.db.tables import insert_into, table_of, update_rows
 from app.events.outbox import EventType, OutboxOf
 from app.observability import telemetry
@@ -205,16 +205,14 @@ def _values(status: MovementStatus, reason: str | None) -> dict[str, str | None]
 
 TRANSACTIONS = StateMachine(
     Transaction.status,
-    Transitions(
-        # `failed` if it was refused before signing, `confirmed` if it is a completed query.
-        initial={MovementStatus.PENDING, MovementStatus.FAILED, MovementStatus.CONFIRMED},
-        permitted={
-            MovementStatus.PENDING: {MovementStatus.CONFIRMED, MovementStatus.FAILED},
-            # A reorg removed the deciding block; or a restored database lacked the bytes that executed it.
-            MovementStatus.CONFIRMED: {MovementStatus.PENDING},
-            MovementStatus.FAILED: {MovementStatus.PENDING},
-        },
-    ),
+    # `failed` if it was refused before signing, `confirmed` if it is a completed query.
+    initial={MovementStatus.PENDING, MovementStatus.FAILED, MovementStatus.CONFIRMED},
+    permitted={
+        MovementStatus.PENDING: {MovementStatus.CONFIRMED, MovementStatus.FAILED},
+        # A reorg removed the deciding block; or a restored database lacked the bytes that executed it.
+        MovementStatus.CONFIRMED: {MovementStatus.PENDING},
+        MovementStatus.FAILED: {MovementStatus.PENDING},
+    },
     event=TransactionEvent,
     logger=structlog.get_logger(__name__),
     values=_values,

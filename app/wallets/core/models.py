@@ -148,7 +148,7 @@ class Transaction(Authenticated, Model):
     # Since when workers leave a pending row alone: after a database restore, unknown bytes may have executed it.
     quarantined_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     checks: Mapped[int] = mapped_column(default=0)
-    # The HTTP request that created it, for the logs of workers.
+    # The HTTP request that created it.
     request_id: Mapped[str | None] = mapped_column(sa.String(40))
 
 

@@ -14,7 +14,7 @@ from app.core import clock, identifiers
 from app.core.chains import AddressError, ChainName, Family, parse_any_address
 from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedInsert, PreparedRead
-from app.db.tables import count, table_of
+from app.db.tables import count, page_of, table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import LimitReached, NotFound, ServiceError, TransactionInProgress
 from app.events import outbox
@@ -197,10 +197,9 @@ def list_of(agent_id: str | None, page: PageRequest, *, only: str | None = None)
         return Page((), 0, page)
     are_listed = [Wallet.agent_id == agent_id, *([Wallet.id == only] if only is not None else [])]
     with read_only_unit() as session:
-        total = count(session, Wallet, *are_listed)
-        wallets = session.scalars(_of_agent(agent_id).where(*are_listed).limit(page.limit).offset(page.offset)).all()
-        controls = spending_controls.controls_of(session, [wallet.id for wallet in wallets])
-        return Page([_view(session, wallet, controls) for wallet in wallets], total, page)
+        found = page_of(session, Wallet, page, *are_listed)
+        controls = spending_controls.controls_of(session, [wallet.id for wallet in found.items])
+        return Page([_view(session, wallet, controls) for wallet in found.items], found.total, found.request)
 
 
 def first_wallets(session: Session, agent_ids: Sequence[str]) -> dict[str, WalletView]:

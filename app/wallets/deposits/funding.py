@@ -6,11 +6,11 @@ is reached. What arrived before a request, or is left, is recorded as a deposit 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
+from typing import Any
 
 import structlog
 from sqlalchemy import and_, select
@@ -40,22 +40,12 @@ from app.wallets.deposits import scan_states
 _log = structlog.get_logger(__name__)
 MAX_OPEN_PER_WALLET = 20
 _IS_OPEN = and_(Transaction.type == TransactionType.FUNDING.value, Transaction.status == MovementStatus.PENDING.value)
+_IS_UNPAID = and_(_IS_OPEN, Transaction.error.is_(None))
 _ACTS = {"blacklisted": "blacklisted its address", "paused": "paused it", "frozen": "frozen its account"}
 
 
-@dataclass(frozen=True, slots=True)
-class FundingRequest:
-    id: str
-    wallet_id: str
-    deposit_address: str
-    amount: TokenAmount
-    chain: ChainName
-    status: str
-    message: str
-
-
-def create_request(wallet: WalletView, *, chain: str, amount: str, currency: str, claim: Claim) -> FundingRequest:
-    """Create a funding request; deposits count from now on.
+def create_request(wallet: WalletView, *, chain: str, amount: str, currency: str, claim: Claim) -> Mapping[str, Any]:
+    """Create a funding request, and return the response; deposits count from now on.
 
     Raises: InvalidInput, LimitReached, BalanceFetchError if the chain cannot be read.
     """
@@ -108,20 +98,27 @@ def create_request(wallet: WalletView, *, chain: str, amount: str, currency: str
         return _first_response(transaction)
 
 
-def initial_response(request_id: str) -> FundingRequest | None:
+def initial_response(request_id: str) -> Mapping[str, Any] | None:
     """Return a request as it was first returned, pending, whatever its status now."""
     with read_only_unit() as session:
         row = session.get(Transaction, request_id)
         return None if row is None else _first_response(row)
 
 
-def _first_response(row: Transaction) -> FundingRequest:
-    amount, name = TokenAmount(row.amount_units, TOKENS_BY_SYMBOL[row.currency]), ChainName(row.chain)
+def _first_response(row: Transaction) -> Mapping[str, Any]:
+    amount = _amount(row)
     message = (
-        f"Send {amount} {amount.token.symbol} on {name} to {row.to_address}. "
+        f"Send {amount} {row.currency} on {row.chain} to {row.to_address}. "
         "The request is confirmed when the deposit has enough confirmations."
     )
-    return FundingRequest(row.id, row.wallet_id, row.to_address, amount, name, MovementStatus.PENDING.value, message)
+    return {
+        "id": row.id, "wallet_id": row.wallet_id, "deposit_address": row.to_address, "amount": amount,
+        "currency": row.currency, "chain": row.chain, "status": MovementStatus.PENDING.value, "message": message,
+    }  # fmt: skip
+
+
+def _amount(row: Transaction) -> TokenAmount:
+    return TokenAmount(row.amount_units, TOKENS_BY_SYMBOL[row.currency])
 
 
 def fail_expired(now: datetime) -> int:
@@ -139,23 +136,16 @@ def fail_expired(now: datetime) -> int:
         with suppress(NotFound), unit_of_work() as session:
             spending_accounts.lock_account(session, wallet_id)
             of_these = Transaction.id.in_([row.id for row in of_wallet])
-            pending, failed = MovementStatus.PENDING, MovementStatus.FAILED
-            reason = StatusReason.EXPIRED
+            pending, failed, reason = MovementStatus.PENDING, MovementStatus.FAILED, StatusReason.EXPIRED
             ended += len(lifecycle.TRANSACTIONS.move(session, of_these, pending, failed, reason=reason))
     return ended
 
 
 def unpaid_by_faucet(session: Session, now: datetime) -> Sequence[str]:
     """Return open requests that the sandbox's faucet should have paid already."""
-    since = now - timedelta(hours=1)
-    return session.scalars(
-        select(Transaction.id)
-        .where(
-            _IS_OPEN, Transaction.error.is_(None), Transaction.created_at.between(since, now - timedelta(seconds=10))
-        )
-        .order_by(Transaction.created_at, Transaction.id)
-        .limit(50)
-    ).all()
+    is_overdue = Transaction.created_at.between(now - timedelta(hours=1), now - timedelta(seconds=10))
+    unpaid = select(Transaction.id).where(_IS_UNPAID, is_overdue).order_by(Transaction.created_at, Transaction.id)
+    return session.scalars(unpaid.limit(50)).all()
 
 
 def pay_from_faucet(request_id: str) -> None:
@@ -168,33 +158,22 @@ def pay_from_faucet(request_id: str) -> None:
     if faucet is None:
         return
     with read_only_unit() as session:
-        row = session.get(Transaction, request_id)
-        rows = [] if row is None else [*_older_open_requests(session, row), row]
+        asked = session.get(Transaction, request_id)
+        if asked is None:
+            return
+        alike = [getattr(Transaction, name) == getattr(asked, name) for name in ("wallet_id", "chain", "currency")]
+        unpaid = select(Transaction).where(_IS_UNPAID, *alike, Transaction.created_at <= asked.created_at)
+        rows = session.scalars(unpaid.order_by(Transaction.created_at, Transaction.id)).all()
     for each in rows:
         with telemetry.caused_by(each.request_id):
-            if not _request_faucet_payment(faucet, _first_response(each)):
+            if not _request_faucet_payment(faucet, each):
                 return
 
 
-def _older_open_requests(session: Session, row: Transaction) -> Sequence[Transaction]:
-    return session.scalars(
-        select(Transaction)
-        .where(
-            _IS_OPEN,
-            Transaction.error.is_(None),
-            Transaction.chain == row.chain,
-            Transaction.wallet_id == row.wallet_id,
-            Transaction.currency == row.currency,
-            Transaction.created_at < row.created_at,
-        )
-        .order_by(Transaction.created_at, Transaction.id)
-    ).all()
-
-
-def _request_faucet_payment(faucet: Faucet, request: FundingRequest) -> bool:
+def _request_faucet_payment(faucet: Faucet, request: Transaction) -> bool:
     """Return whether requests after this one may be paid."""
     try:
-        faucet.pay(request.id, chain=request.chain, address=request.deposit_address, amount=request.amount)
+        faucet.pay(request.id, chain=ChainName(request.chain), address=request.to_address, amount=_amount(request))
     except Rejected as error:
         # Recorded and not retried: a deposit from elsewhere can still fulfil the request.
         _log.warning("faucet_refused", transaction_id=request.id, reason=error.reason)

@@ -6,8 +6,7 @@ deposits, transactions. The account lock excludes a concurrent deletion of the w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Sequence
 from itertools import groupby
 
 import structlog
@@ -17,7 +16,6 @@ from sqlalchemy.orm import Session
 from app.core.chains import ChainName
 from app.db.tables import delete_rows, update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.errors import NotFound
 from app.ports.chain import BlockRef, Chain
 from app.spending import accounts as spending_accounts
 from app.wallets.core import lifecycle
@@ -26,13 +24,6 @@ from app.wallets.core.models import DepositCursor, DepositScanState, FundingAllo
 
 _log = structlog.get_logger(__name__)
 _CHECKED_PER_PASS = 1000
-
-
-def lock_wallets(session: Session, wallet_ids: Iterable[str]) -> None:
-    """Lock the spending accounts of wallets in order; deleted ones are skipped."""
-    for wallet_id in sorted(set(wallet_ids)):
-        with suppress(NotFound):
-            spending_accounts.lock_account(session, wallet_id)
 
 
 def recheck_blocks(chain: Chain) -> None:
@@ -58,7 +49,7 @@ def recheck_blocks(chain: Chain) -> None:
     reorged = [row for row in rows if block_of[row.id] in orphaned]
     if reorged:
         with unit_of_work() as session:
-            lock_wallets(session, (row.wallet_id for row in reorged))
+            spending_accounts.lock_accounts(session, {row.wallet_id for row in reorged})
             _reverse_deposits(session, chain.name, [row.id for row in reorged], orphaned)
 
 
@@ -96,22 +87,15 @@ def _reverse_wallet_deposits(
     """
     first = min(reorged, key=lambda entry: entry.mark_revision)
     resume = {"mark_before": first.mark_before, "mark_block": first.mark_block}
-    since = first.mark_revision
     revision = session.execute(
         update(DepositScanState)
         .where(DepositScanState.wallet_id == wallet_id, DepositScanState.chain == name.value)
         .values(mark=first.mark_before, block_number=first.mark_block, revision=DepositScanState.revision + 1)
         .returning(DepositScanState.revision)
     ).scalar_one()
-    later = session.scalars(
-        select(FundingDeposit)
-        .where(
-            FundingDeposit.wallet_id == wallet_id,
-            FundingDeposit.chain == name.value,
-            FundingDeposit.mark_revision >= since,
-        )
-        .order_by(FundingDeposit.id)
-    ).all()
+    of_wallet = FundingDeposit.wallet_id == wallet_id, FundingDeposit.chain == name.value
+    is_later = FundingDeposit.mark_revision >= first.mark_revision
+    later = session.scalars(select(FundingDeposit).where(*of_wallet, is_later).order_by(FundingDeposit.id)).all()
     reversed_ids = {entry.id for entry in reorged} | {entry.id for entry in later if entry.by_mark}
     retained_ids = {entry.id for entry in later} - reversed_ids
     update_rows(session, FundingDeposit, FundingDeposit.id.in_(retained_ids), **resume, mark_revision=revision)

@@ -25,6 +25,7 @@ from app.db.tables import in_list, insert_into, update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.ports.chain import BlockRef, Deposit, DepositScan, OwnTransaction, Terms, WatchedAddress
 from app.ports.errors import PortError
+from app.spending import accounts as spending_accounts
 from app.state import app_state
 from app.wallets.bridges import arrivals
 from app.wallets.core import lifecycle
@@ -178,7 +179,7 @@ def _own_transactions(
 def _store_scan(session: Session, name: ChainName, tier: Tier, scan_input: _ScanInput, result: DepositScan) -> int:
     """Store a scan. Raises: _ConcurrentScanError."""
     credited_addresses = {deposit.address for deposit in result.deposits}
-    reorgs.lock_wallets(session, (scan_input.wallets_by_address[address].id for address in credited_addresses))
+    spending_accounts.lock_accounts(session, {scan_input.wallets_by_address[each].id for each in credited_addresses})
     _advance_cursor(session, name, tier, scan_input.cursor, result.cursor)
     at = result.cursor or scan_input.cursor
     changed = {

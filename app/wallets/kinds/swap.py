@@ -19,7 +19,7 @@ from app.core.movement_kinds import MovementKind
 from app.errors import GasPending, PriceUnavailable, ServiceError, SwapFailed
 from app.idempotency.service import Claim
 from app.ports.chain import SignedTransaction, TransactionDraft
-from app.ports.errors import PortError, Rejected, Unreachable
+from app.ports.errors import PortError, Rejected
 from app.ports.swaps import ConcurrentOutflows, SwapExchange, SwapOffer, SwapRequest
 from app.ports.vault import Signer
 from app.state import app_state
@@ -111,7 +111,7 @@ def quote(wallet: WalletView, order: SwapOrder) -> SwapQuote:
     try:
         movement, offer, minimum = _bounded_offer(wallet, order)
     except PortError as error:
-        raise failures.failure(TransactionType.SWAP, error.reason, error.details) from None
+        raise failures.failure(TransactionType.SWAP, error) from None
     pipeline.assert_allowed(movement)
     exchange = _exchange(order)
     try:
@@ -147,7 +147,7 @@ def send(
     try:
         movement, offer, minimum = _bounded_offer(wallet, order)
     except PortError as error:
-        raise pipeline.record_failed(_unpriced(wallet, order), error.reason, error.details, claim=claim) from None
+        raise pipeline.record_failed(_unpriced(wallet, order), error, claim=claim) from None
     pipeline.assert_allowed(movement)
     exchange = _exchange(order)
 
@@ -160,10 +160,7 @@ def send(
         )
 
     def buy_gas(shortage: PortError) -> history.TransactionView:
-        try:
-            gas.buy(movement, [shortage], since=started_at, wait_seconds=wait_seconds)
-        except PortError as error:
-            raise pipeline.record_failed(movement, error.reason, error.details, claim=claim) from None
+        gas.buy(movement, [shortage], since=started_at, wait_seconds=wait_seconds, claim=claim)
         return send(wallet, replace(order, gas=GasSource.OWN), wait_seconds=wait_seconds, claim=claim)
 
     may_buy = gas.are_available(order.gas, order.chain, order.input_amount)
@@ -173,7 +170,7 @@ def send(
 
 
 def _bounded_offer(wallet: WalletView, order: SwapOrder) -> tuple[Movement, SwapOffer, TokenAmount]:
-    """Get prices and an offer, and bound the loss. Raises: PriceUnavailable, Rejected."""
+    """Get prices and an offer, and bound the loss. Raises: PriceUnavailable, PortError."""
     state = app_state()
     # The limits of the services that give quotes are shared by all agents.
     state.rate_limiter.count(state.settings.quote_rate_limit, "quotes", wallet.agent_id)
@@ -186,10 +183,7 @@ def _bounded_offer(wallet: WalletView, order: SwapOrder) -> tuple[Movement, Swap
             "There is no current price for these tokens, so quotes cannot be checked; try again shortly."
         )
     request = SwapRequest(wallet.address_on(order.chain), order.input_amount, order.output_token, order.slippage_bps)
-    try:
-        offer = state.ports.swap_exchanges[order.chain].quote(request)
-    except Unreachable as error:
-        raise Rejected("chain_unreachable", details=error.details) from None
+    offer = state.ports.swap_exchanges[order.chain].quote(request)
     minimum, loss_nanos = compute_bounds(
         order.input_amount,
         order.output_token,

@@ -23,7 +23,7 @@ from app.wallets.core import lifecycle
 from app.wallets.core.lifecycle import MovementStatus
 from app.wallets.core.models import SignedAttempt, Transaction
 from app.wallets.transactions import open_transactions, replacement, settlement
-from app.wallets.transactions.open_transactions import OpenMovement, UnreadableMovement
+from app.wallets.transactions.open_transactions import OpenMovement
 
 _log = structlog.get_logger(__name__)
 
@@ -172,15 +172,15 @@ def _recheck_decided(
     return reopened
 
 
-def _schedule_recheck(movements: Sequence[OpenMovement | UnreadableMovement], now: datetime) -> None:
+def _schedule_recheck(movements: Sequence[OpenMovement | Transaction], now: datetime) -> None:
     """Schedule the next checks with increasing delays, unless another worker already has."""
     ids_by_delay: dict[timedelta, list[str]] = {}
     for movement in movements:
-        if isinstance(movement, OpenMovement) and movement.status is not MovementStatus.PENDING:
-            delay = lifecycle.finality_recheck_after(movement.chain, movement.checks + 1)
+        chain, expires = ChainName(movement.chain), movement.expires_at_height is not None
+        if movement.status == MovementStatus.PENDING:
+            delay = lifecycle.pending_recheck_after(chain, movement.checks, expires=expires)
         else:
-            expires = isinstance(movement, OpenMovement) and movement.expires
-            delay = lifecycle.pending_recheck_after(movement.chain, movement.checks, expires=expires)
+            delay = lifecycle.finality_recheck_after(chain, movement.checks + 1)
         ids_by_delay.setdefault(delay, []).append(movement.id)
     if not ids_by_delay:
         return
@@ -220,7 +220,8 @@ def _rebroadcast_stale(chain: Chain, waiting: Sequence[OpenMovement], now: datet
 
 def _is_broadcast_stale(movement: OpenMovement, now: datetime) -> bool:
     latest = movement.latest
-    pause = lifecycle.rebroadcast_after(latest.sent_at - latest.created_at, expires=movement.expires)
+    expires = movement.expires_at_height is not None
+    pause = lifecycle.rebroadcast_after(latest.sent_at - latest.created_at, expires=expires)
     if movement.checks == 0:
         # `sent_at` is when it was signed; the process may have died before the broadcast. Sending twice is harmless.
         pause = min(pause, lifecycle.first_check_after(movement.chain))

@@ -58,8 +58,8 @@ class OpenMovement:
         return self.status is not MovementStatus.PENDING and self.block is not None and self.fee_units is None
 
     @property
-    def expires(self) -> bool:
-        return self.query.expires_at_height is not None
+    def expires_at_height(self) -> int | None:
+        return self.query.expires_at_height
 
     @property
     def is_authorization(self) -> bool:
@@ -75,21 +75,12 @@ class OpenMovement:
         return StoredTransaction(self.intent, row.tx_hash, row.raw, self.nonce, row.terms)
 
 
-@dataclass(frozen=True, slots=True)
-class UnreadableMovement:
-    """A row that this version cannot interpret."""
-
-    id: str
-    chain: ChainName
-    checks: int
-
-
 def has_due(chain: ChainName, now: datetime) -> ColumnElement[bool]:
     return exists().where(Transaction.chain == chain.value, *_is_due(now))
 
 
-def due(chain: ChainName, now: datetime) -> tuple[list[OpenMovement], list[UnreadableMovement]]:
-    """Return movements that are due for a check, the longest due first, and those that cannot be read."""
+def due(chain: ChainName, now: datetime) -> tuple[list[OpenMovement], list[Transaction]]:
+    """Return movements that are due for a check, the longest due first, and the rows of those that cannot be read."""
     return _load(chain, *_is_due(now), order=(Transaction.next_check_at,), limit=BATCH)
 
 
@@ -146,9 +137,9 @@ def _is_due(now: datetime) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
 
 def _load(
     chain: ChainName, *conditions: ColumnElement[bool], order: tuple[Any, ...], limit: int | None = None
-) -> tuple[list[OpenMovement], list[UnreadableMovement]]:
+) -> tuple[list[OpenMovement], list[Transaction]]:
     found: list[OpenMovement] = []
-    unreadable: list[UnreadableMovement] = []
+    unreadable: list[Transaction] = []
     with read_only_unit() as session:
         rows = session.scalars(
             select(Transaction).where(Transaction.chain == chain.value, *conditions).order_by(*order).limit(limit)
@@ -166,7 +157,7 @@ def _load(
                 found.append(_movement(row, attempts[row.id]))
             except (LookupError, ValueError, RowChanged):
                 _log.exception("movement_unreadable", transaction_id=row.id, chain=row.chain)
-                unreadable.append(UnreadableMovement(row.id, chain, row.checks))
+                unreadable.append(row)
     return found, unreadable
 
 

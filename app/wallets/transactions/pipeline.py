@@ -4,7 +4,7 @@ Prepare reads the chain and simulates. Record holds the value, allocates the non
 A process that dies between phases leaves a `pending` row that `confirmation` settles.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TypeVar
@@ -13,7 +13,7 @@ import structlog
 from sqlalchemy.orm import Session
 
 from app.core import clock
-from app.core.chains import USDC, ChainName, Token, native
+from app.core.chains import USDC, ChainName, Family, Token, native
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount
 from app.core.movement_kinds import MovementKind
@@ -21,7 +21,7 @@ from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ServiceError
 from app.idempotency.service import Claim
 from app.ports.chain import Chain, Shortage, SignedTransaction, TransactionDraft
-from app.ports.errors import PortError, Rejected, Unreachable
+from app.ports.errors import PortError
 from app.ports.vault import Signer
 from app.spending import accounts as spending_accounts
 from app.spending import holds as spending_holds
@@ -155,11 +155,11 @@ def dry_run(movement: Movement, draft: DraftFunction) -> TransactionDraft:
         return drafted
 
     try:
-        return _retry_after_settling_pending(movement, lambda: draft(None), assert_possible)
+        return retry_after_settling_pending(movement, lambda: _prepare(movement, draft, None), assert_possible)
     except PortError as error:
         if is_too_much(movement, error):
             raise
-        raise failures.failure(movement.type, error.reason, error.details) from None
+        raise failures.failure(movement.type, error) from None
 
 
 def execute(
@@ -186,13 +186,13 @@ def execute(
         return _record_signed(counted, drafted, sign, signer, claim=claim, on_recorded=on_recorded)
 
     try:
-        recorded, signed = _retry_after_settling_pending(movement, lambda: draft(signer), commit)
+        recorded, signed = retry_after_settling_pending(movement, lambda: _prepare(movement, draft, signer), commit)
     except PortError as error:
         if error.reason == "insufficient_gas" and without_gas is not None:
             return without_gas(error)
         if is_too_much(movement, error):
             raise
-        raise record_failed(movement, error.reason, error.details, claim=claim) from None
+        raise record_failed(movement, error, claim=claim) from None
     view = broadcast_and_wait(
         app_state().ports.chains[movement.chain], recorded, signed, wait_seconds=wait_seconds,
         account_id=movement.wallet.agent_id, output_token=movement.output.token if movement.output else None,
@@ -202,60 +202,41 @@ def execute(
     return view
 
 
-def record_failed(movement: Movement, reason: str, details: Mapping[str, str], *, claim: Claim) -> ServiceError:
+def record_failed(movement: Movement, error: PortError, *, claim: Claim) -> ServiceError:
     """Record a movement that failed before signing, and return its error. Limits are checked first."""
     transaction = new_transaction(new_id(), movement)
     transaction.cost_nanos = 0
-    transaction.error = reason
+    transaction.error = failures.reason_of(error)
     with unit_of_work() as session:
         spending_accounts.lock_account(session, movement.wallet.id)
         spending_holds.check(session, movement.wallet.id, movement.spending_request)
         lifecycle.record(session, transaction, status=MovementStatus.FAILED)
         claim.bind(session, transaction.id)
-    return failures.failure(movement.type, reason, details, transaction_id=transaction.id, kind=movement.kind)
+    return failures.failure(movement.type, error, transaction_id=transaction.id, kind=movement.kind)
 
 
 def retry_after_settling_pending(
-    movement: Movement,
-    plan: Callable[[], PlanT],
-    action: Callable[[PlanT], ResultT],
-    *,
-    sequence: Callable[[PlanT], int | None],
+    movement: Movement, plan: Callable[[], PlanT], action: Callable[[PlanT], ResultT]
 ) -> ResultT:
     """Plan a movement and apply `action`; if pending ones make it unaffordable, settle those that landed and retry.
 
-    The retry plans again, because only new balances include what has landed. `sequence` returns the first nonce of a
-    plan, if the chain has any: it defines what the balances include.
+    The retry plans again, because only new balances include what has landed. Where there are nonces, they define what
+    the balances include, and nothing is retried.
 
-    Raises: Rejected, NotAffordable.
+    Raises: PortError (NotAffordable is a subclass).
     """
-    planned = plan()
     try:
-        return action(planned)
+        return action(plan())
     except NotAffordable:
-        if sequence(planned) is not None:
+        if movement.chain.family is Family.EVM:
             raise
-        try:
-            confirmation.settle_landed(movement.chain, movement.sender)
-        except Unreachable as error:
-            raise Rejected("chain_unreachable", details=error.details) from None
+        confirmation.settle_landed(movement.chain, movement.sender)
     return action(plan())
 
 
-def _retry_after_settling_pending(
-    movement: Movement, draft: Callable[[], TransactionDraft], action: Callable[[TransactionDraft], ResultT]
-) -> ResultT:
-    return retry_after_settling_pending(
-        movement, lambda: prepare(movement, draft), action, sequence=lambda drafted: drafted.sequence
-    )
-
-
-def prepare(movement: Movement, draft: Callable[[], TransactionDraft]) -> TransactionDraft:
-    """Draft a movement and check its network fee. Raises: Rejected."""
-    try:
-        drafted = draft()
-    except Unreachable as error:
-        raise Rejected("chain_unreachable", details=error.details) from None
+def _prepare(movement: Movement, draft: DraftFunction, signer: Signer | None) -> TransactionDraft:
+    """Draft a movement and check its network fee. Raises: PortError."""
+    drafted = draft(signer)
     network_fees.assert_acceptable(movement.chain, drafted.fee_units, movement.max_fee_nanos)
     return drafted
 

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, case, func, select
+from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from app.core import clock
@@ -16,7 +17,7 @@ from app.errors import BalanceFetchError, ServiceError, WalletNotEmpty
 from app.ports.chain import Balances
 from app.ports.errors import PortError
 from app.state import app_state
-from app.wallets.core.lifecycle import MovementStatus
+from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import Transaction
 from app.wallets.core.wallets import WalletView
 
@@ -93,8 +94,7 @@ def reader_threads(chains: Iterable[ChainName]) -> dict[ChainName, ThreadPoolExe
 _AGES_SECONDS = (0, 60, 600, 3600)
 
 
-@dataclass(frozen=True, slots=True)
-class Backlog:
+class Backlog(NamedTuple):
     """The pending transactions of one type on one chain; `by_age` counts those of at least so many seconds."""
 
     type: str
@@ -105,26 +105,12 @@ class Backlog:
 
 def pending(session: Session) -> list[Backlog]:
     """Return the pending transactions. Both queries use a partial index."""
-    is_movement = Transaction.next_check_at.is_not(None) & (Transaction.type != "funding")
-    return [*_count_by_age(session, is_movement), *_count_by_age(session, Transaction.type == "funding")]
-
-
-def _count_by_age(session: Session, condition: ColumnElement[bool]) -> list[Backlog]:
-    now = clock.now()
-    counts = [
-        func.sum(case((Transaction.created_at <= now - timedelta(seconds=age), 1), else_=0)) for age in _AGES_SECONDS
-    ]
-    rows = session.execute(
-        select(Transaction.type, Transaction.chain, func.min(Transaction.created_at), *counts)
-        .where(condition, Transaction.status == MovementStatus.PENDING.value)
-        .group_by(Transaction.type, Transaction.chain)
-    )
-    return [
-        Backlog(
-            type=type_,
-            chain=chain or "",
-            by_age=dict(zip(_AGES_SECONDS, map(int, numbers), strict=True)),
-            oldest_seconds=max(0, int((now - oldest).total_seconds())),
-        )
-        for type_, chain, oldest, *numbers in rows
-    ]
+    found, now, is_funding = [], clock.now(), Transaction.type == TransactionType.FUNDING.value
+    since, group = Transaction.created_at, (Transaction.type, Transaction.chain)
+    counts = [func.count(case((since <= now - timedelta(seconds=age), 1))) for age in _AGES_SECONDS]
+    query = select(*group, func.min(since), *counts).where(Transaction.status == MovementStatus.PENDING.value)
+    for condition in (~is_funding & Transaction.next_check_at.is_not(None), is_funding):
+        for kind, chain, oldest, *numbers in session.execute(query.where(condition).group_by(*group)):
+            by_age = dict(zip(_AGES_SECONDS, numbers, strict=True))
+            found.append(Backlog(kind, chain, by_age, max(0, int((now - oldest).total_seconds()))))
+    return found

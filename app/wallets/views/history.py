@@ -1,24 +1,25 @@
 """The history of a wallet: its transactions, one by one and in pages."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from sqlalchemy import BigInteger, ColumnElement, Row, Select, bindparam, func, or_, select
 from sqlalchemy.orm import Session
 
-from app.core import identifiers
+from app.core import clock, identifiers
 from app.core.chains import TOKENS_BY_SYMBOL, USDC, ChainName, native
 from app.core.money import TokenAmount
 from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedRead
-from app.db.tables import in_list, rows_after, table_of, within
+from app.db.tables import after_entry, in_list, table_of, within
+from app.db.tables import page_of as page_of_rows
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound
 from app.state import app_state
 from app.wallets.core.lifecycle import PERPDEX_CHAIN, AttemptPurpose, MovementStatus, TransactionType
-from app.wallets.core.models import SignedAttempt, Transaction, TransactionEvent
+from app.wallets.core.models import Bridge, SignedAttempt, Transaction, TransactionEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +124,9 @@ def page_of_wallets(
     bindings = {"most": page.limit, "skipped": page.offset}
     with read_only_unit() as session:
         total = session.scalar(select(func.count()).select_from(_TABLE).where(*conditions)) or 0
-        if page.after:
-            later, remaining = rows_after(session, _TABLE, page.after, *conditions)
-            conditions, page = [*conditions, later], replace(page, offset=total - remaining)
-        return Page(_page_views(session, session.execute(_page_where(*conditions), bindings).all()), total, page)
+        later, page = after_entry(session, _TABLE, page, total, *conditions)
+        rows = session.execute(_page_where(*conditions, *later), bindings).all()
+        return Page(_page_views(session, rows), total, page)
 
 
 def latest(
@@ -165,6 +165,21 @@ def get(transaction_id: str, *, wallet_id: str | None = None) -> TransactionView
             .order_by(TransactionEvent.id)
         ).all()
         return _view(row, hashes, events, details=_details(session, [row]).get(row.id))
+
+
+def stuck(page: PageRequest, older_than: timedelta) -> Page[TransactionView]:
+    """Return the movements that have been pending for longer than this, oldest first."""
+    # A bridge under way is checked by its own row.
+    under_way = select(Bridge.id).where(Bridge.next_step_at.is_not(None))
+    is_open = _TABLE.c.next_check_at.is_not(None) | _TABLE.c.id.in_(under_way)
+    conditions = (
+        is_open, _TABLE.c.status == MovementStatus.PENDING.value, _TABLE.c.leg.is_(None),
+        _TABLE.c.type != TransactionType.FUNDING.value, _TABLE.c.created_at < clock.now() - older_than,
+    )  # fmt: skip
+    with read_only_unit() as session:
+        found = page_of_rows(session, Transaction, page, *conditions)
+        details = _details(session, found.items)
+        return Page([_view(row, (), details=details.get(row.id)) for row in found.items], found.total, found.request)
 
 
 def current_view(transaction_id: str) -> TransactionView:

@@ -15,6 +15,7 @@ from purser.errors import (
     PermissionDenied,
     PurserError,
     RateLimited,
+    ReceiptVerificationError,
     ServerError,
     UpstreamError,
     ValidationError,
@@ -22,6 +23,7 @@ from purser.errors import (
     WebhookVerificationError,
 )
 from purser.types import OMIT
+from purser.receipts import verify_receipt
 from purser.version import VERSION as __version__
 from purser.webhooks import verify_webhook
 
@@ -40,6 +42,7 @@ __all__ = [
     "Purser",
     "PurserError",
     "RateLimited",
+    "ReceiptVerificationError",
     "ServerError",
     "UpstreamError",
     "ValidationError",
@@ -47,5 +50,6 @@ __all__ = [
     "WebhookVerificationError",
     "__version__",
     "types",
+    "verify_receipt",
     "verify_webhook",
 ]

@@ -793,7 +793,7 @@ class AsyncOperations:
         approval_note: str | None | Omit = OMIT,
         dry_run: bool | Omit = OMIT,
     ) -> api.FetchPaidResourceResult:
-        """Request a resource of a web service, and pay for it with USDC if it answers 402 (x402).
+        """Request a resource of a web service, and pay for it with USDC if it answers 402 (x402 or MPP).
 
         The payment counts against the wallet's limits and needs an allowed domain, like a transfer's recipient. It
         is signed once; what the chain shows decides whether it is paid. `status` is the service's own, also if it
@@ -1883,6 +1883,17 @@ class AsyncOperations:
         )
         return result
 
+    async def recover_owner(self, agent_id: str) -> api.OwnerRecovery:
+        """Begin a recovery for an owner who has lost everything; after the waiting time, get its code.
+
+        Check by other means that the person is the owner. All targets of the owner are told, and the owner can
+        cancel it on the page. Repeat the call after `usable_from`.
+        """
+        result: api.OwnerRecovery = await self._request(
+            "POST", f"/v1/platform/agents/{quote(agent_id, safe='')}/owner-recovery"
+        )
+        return result
+
     async def list_master_keys(self) -> api.MasterKeyList:
         """List master keys: to an admin, active ones in full. The access is recorded in the audit log.
 
@@ -2000,6 +2011,69 @@ class AsyncOperations:
             "/v1/platform/approvals",
             query={"limit": limit, "offset": offset, "status": status, "agent_id": agent_id},
             is_repeatable=True,
+        )
+        return result
+
+    async def verify_audit_log(self) -> api.AuditVerification:
+        """Verify that none of the newest 10 000 entries of the audit log was changed or removed.
+
+        Reads the newest 10 000 entries; `flask --app wsgi audit verify` reads all. Only a head that was recorded
+        elsewhere shows that the last entries were deleted.
+        """
+        result: api.AuditVerification = await self._request(
+            "GET", "/v1/platform/audit/verification", is_repeatable=True
+        )
+        return result
+
+    async def list_stuck_movements(self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT) -> api.StuckMovements:
+        """List movements that have been pending for more than an hour, oldest first, with the command to run.
+
+        Requests for deposits are not listed. The commands run on a host of the service, and refuse where money may
+        still arrive.
+
+        limit: Rows per page, at most 200.
+        offset: Rows to skip.
+        """
+        result: api.StuckMovements = await self._request(
+            "GET", "/v1/platform/stuck-movements", query={"limit": limit, "offset": offset}, is_repeatable=True
+        )
+        return result
+
+    async def list_all_purchases(
+        self,
+        *,
+        limit: int | Omit = OMIT,
+        offset: int | Omit = OMIT,
+        after: str | Omit = OMIT,
+        status: api.PurchaseStatus | Omit = OMIT,
+        account_id: str | Omit = OMIT,
+    ) -> api.SoldPurchases:
+        """List the purchases in web shops of all agents and keys, newest first.
+
+        Filter by `status` to find what failed, or by `account_id`.
+
+        limit: Rows per page, at most 200.
+        offset: Rows to skip.
+        after: The `id` of the last entry of the page before. Unlike with `offset`, no entry is repeated or missed
+            if entries are added in the meantime.
+        status: Only entries with this status.
+        account_id: Only the purchases of this agent or account.
+        """
+        result: api.SoldPurchases = await self._request(
+            "GET",
+            "/v1/platform/purchases",
+            query={"limit": limit, "offset": offset, "after": after, "status": status, "account_id": account_id},
+            is_repeatable=True,
+        )
+        return result
+
+    async def get_any_purchase(self, purchase_id: str) -> api.SoldPurchase:
+        """Read a purchase of any agent or key, with its steps. Only its buyer can fetch the screenshots.
+
+        The response shows what the browser did, without what it typed.
+        """
+        result: api.SoldPurchase = await self._request(
+            "GET", f"/v1/platform/purchases/{quote(purchase_id, safe='')}", is_repeatable=True
         )
         return result
 
@@ -3405,6 +3479,7 @@ class AsyncOperations:
         network: str | Omit = OMIT,
         scheme: str | Omit = OMIT,
         payTo: str | Omit = OMIT,
+        extensions: str | Omit = OMIT,
     ) -> api.PaidResourceList:
         """List what can be bought without an account: the providers' routes, then the services of the catalog.
 
@@ -3418,6 +3493,7 @@ class AsyncOperations:
         network: Only resources that accept payments on this network, such as `eip155:8453`.
         scheme: Only resources that accept this scheme of x402.
         payTo: Only resources that are paid to this address.
+        extensions: Only resources with this extension of x402, such as `bazaar`.
         """
         result: api.PaidResourceList = await self._request(
             "GET",
@@ -3429,8 +3505,19 @@ class AsyncOperations:
                 "network": network,
                 "scheme": scheme,
                 "payTo": payTo,
+                "extensions": extensions,
             },
             is_repeatable=True,
+        )
+        return result
+
+    async def get_receipt(self, record_id: str) -> api.Receipt:
+        """Get a signed copy of a record whose outcome is certain: what was paid, or refused, and why.
+
+        A JWS, whose keys are at `/.well-known/jwks.json`. Applications get none.
+        """
+        result: api.Receipt = await self._request(
+            "GET", f"/v1/receipts/{quote(record_id, safe='')}", is_repeatable=True
         )
         return result
 

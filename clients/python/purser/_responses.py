@@ -38,7 +38,7 @@ def error_of(response: httpx.Response) -> errors.PurserError:
     message, waited = body.get("error"), response.headers.get("Retry-After", "")
     return found(
         message if isinstance(message, str) else f"HTTP {status}", code=code, status=status, body=body,
-        retry_after=float(waited) if waited.isdecimal() else None,
+        retry_after=float(waited) if waited.isdecimal() else None, receipt=response.headers.get("X-Receipt"),
     )  # fmt: skip
 
 

@@ -19,6 +19,10 @@ class WebhookVerificationError(PurserError):
     """A delivery was not signed with this secret, or long ago."""
 
 
+class ReceiptVerificationError(PurserError):
+    """A service has not signed this receipt with one of its keys."""
+
+
 class ValidationError(PurserError):
     """The request is not valid."""
 
@@ -133,6 +137,7 @@ __all__ = [
     "PermissionDenied",
     "PurserError",
     "RateLimited",
+    "ReceiptVerificationError",
     "ServerError",
     "UpstreamError",
     "ValidationError",

@@ -264,6 +264,19 @@ class AuditSubject(TypedDict):
     """The unique identifier of the object (UUID); null if it has none."""
 
 
+class AuditVerification(TypedDict):
+    """Whether the newest 10 000 entries of the trail are intact, and what is wrong with them."""
+
+    intact: bool
+    """Whether no problem was found."""
+    problems: list[str]
+    """One sentence for each entry that is missing or was changed, and for each head of the witness that the log
+    disagrees with; at most ten of each kind.
+    """
+    head: AuditHead
+    """The newest entry, as stored."""
+
+
 class AwaitingApproval(TypedDict):
     """The answer to a payment that the owner has to approve. Its value is held; nothing is paid yet."""
 
@@ -1084,7 +1097,7 @@ class FetchPaidResourceResult(TypedDict):
     payment_required: NotRequired[bool]
     """Whether the service asks for a payment for this request."""
     protocol: NotRequired[str | None]
-    """The version of x402 that the service uses; null if it asks for no payment."""
+    """The protocol that the service is paid by: a version of x402, or MPP; null if it asks for no payment."""
     network: NotRequired[str | None]
     """The network as x402 names it, such as `eip155:8453`; null if the service asks for no payment."""
     chain: NotRequired[str | None]
@@ -1109,7 +1122,7 @@ class FetchQuote(TypedDict):
     payment_required: bool
     """Whether the service asks for a payment for this request."""
     protocol: str | None
-    """The version of x402 that the service uses; null if it asks for no payment."""
+    """The protocol that the service is paid by: a version of x402, or MPP; null if it asks for no payment."""
     network: str | None
     """The network as x402 names it, such as `eip155:8453`; null if the service asks for no payment."""
     chain: str | None
@@ -1919,6 +1932,21 @@ class OwnedService(TypedDict):
     """The time of the last change (ISO 8601, UTC)."""
 
 
+class OwnerRecovery(TypedDict):
+    """A recovery. `code` is null until the waiting time is over."""
+
+    agentId: str
+    """The unique identifier of the agent (UUID)."""
+    usable_from: str
+    """When the waiting time ends, in which the owner can cancel the recovery (ISO 8601, UTC)."""
+    expires_at: str
+    """The time after which the code cannot be used (ISO 8601, UTC)."""
+    code: str | None
+    """A one-time code for the owner, at `/owner/recover`; null before `usable_from`. Each call then returns
+    another one.
+    """
+
+
 class Pagination(TypedDict):
     """The position of a page in its list; made from a `Page`, which is its own pagination."""
 
@@ -2393,6 +2421,15 @@ class ReactivatedSubscription(TypedDict):
     """Always true."""
 
 
+class Receipt(TypedDict):
+    """A receipt, and what it is of."""
+
+    kind: Literal["transaction", "approval", "purchase", "payout"]
+    """What the record is."""
+    receipt: str
+    """The signed copy of the record (a JWS in compact form)."""
+
+
 class RefundBody(TypedDict):
     """The call to refund; without an amount, all that was paid for it."""
 
@@ -2608,10 +2645,10 @@ class SellerPayment(TypedDict):
     """
     transaction_id: str
     """The unique identifier of the transaction (UUID). Read the transaction for its outcome."""
-    protocol: Literal["x402/1", "x402/2"]
-    """The version of x402 that the service uses."""
+    protocol: Literal["x402/1", "x402/2", "mpp"]
+    """The protocol that the service is paid by: a version of x402, or MPP."""
     scheme: Literal["exact"]
-    """The payment scheme of x402. `exact` pays a fixed amount."""
+    """The payment scheme as x402 names it. `exact` pays a fixed amount."""
     network: str
     """The network as x402 names it, such as `eip155:8453` or `base`."""
     chain: str
@@ -2814,6 +2851,91 @@ class ShownAgent(TypedDict):
     """The wallets with their addresses and controls."""
 
 
+class SoldPurchase(TypedDict):
+    """A purchase with its steps, and the agent or gateway-only key that it belongs to."""
+
+    id: str
+    """The unique identifier (UUID)."""
+    status: PurchaseStatus
+    """`pending`: sent, and completed by the service. `confirmed`: final on the chain. `failed`: certainly not
+    executed.
+    """
+    status_url: str
+    """The URL that returns the current state of the purchase."""
+    url: str
+    """The URL of the resource that was requested."""
+    dry_run: bool
+    """Always `true`: nothing was signed or sent."""
+    quantity: int
+    """The number of pieces."""
+    max_total_usd: float | None
+    """The limit for the order's total in US dollars, as requested; null if none was."""
+    product: PurchasedProduct | None
+    """The product as its page shows it; null before the page was read."""
+    order: PlacedOrder | None
+    """The order as the shop shows it; null before the review."""
+    error: PurchaseError | None
+    """Why it failed, as a code or a sentence; null if it did not fail."""
+    cost_usd: str
+    """The amount charged to the credits, in US dollars."""
+    created_at: str
+    """The time of creation (ISO 8601, UTC)."""
+    finished_at: str | None
+    """The time when the final status was reached (ISO 8601, UTC); null before."""
+    account_id: str
+    """The agent, or the account of the gateway-only key or payment, that bought."""
+    steps: int
+    """Number of steps."""
+    trail: list[PurchaseStep]
+    """The steps of the browser, oldest first."""
+    evidence: list[PurchaseEvidence]
+    """Screenshots of the shop's pages. They are kept for 30 days."""
+
+
+class SoldPurchaseSummary(TypedDict):
+    """A purchase, and the agent or gateway-only key that it belongs to."""
+
+    id: str
+    """The unique identifier (UUID)."""
+    status: PurchaseStatus
+    """`pending`: sent, and completed by the service. `confirmed`: final on the chain. `failed`: certainly not
+    executed.
+    """
+    status_url: str
+    """The URL that returns the current state of the purchase."""
+    url: str
+    """The URL of the resource that was requested."""
+    dry_run: bool
+    """Always `true`: nothing was signed or sent."""
+    quantity: int
+    """The number of pieces."""
+    max_total_usd: float | None
+    """The limit for the order's total in US dollars, as requested; null if none was."""
+    product: PurchasedProduct | None
+    """The product as its page shows it; null before the page was read."""
+    order: PlacedOrder | None
+    """The order as the shop shows it; null before the review."""
+    error: PurchaseError | None
+    """Why it failed, as a code or a sentence; null if it did not fail."""
+    cost_usd: str
+    """The amount charged to the credits, in US dollars."""
+    created_at: str
+    """The time of creation (ISO 8601, UTC)."""
+    finished_at: str | None
+    """The time when the final status was reached (ISO 8601, UTC); null before."""
+    account_id: str
+    """The agent, or the account of the gateway-only key or payment, that bought."""
+
+
+class SoldPurchases(TypedDict):
+    """A page of purchases, newest first."""
+
+    purchases: list[SoldPurchaseSummary]
+    """The purchases of the page."""
+    pagination: Pagination
+    """The position of this page in the whole list."""
+
+
 class SpendingSession(TypedDict):
     """A session: what names it counts against its budget and against the wallet's limits."""
 
@@ -2848,6 +2970,28 @@ class SpendingWindow(TypedDict):
     """Whether the window has no limit; `remaining_usd` is then 0."""
     resets_at: str
     """The time when the window ends and the next begins (ISO 8601, UTC)."""
+
+
+class StuckMovement(TypedDict):
+    """A movement that is pending for long, and the command to run for it on a host of the service."""
+
+    movement: Transaction
+    """The movement, as in the wallet's history."""
+    agent_id: str | None
+    """The agent of the wallet; null for a wallet of the service, or a deleted one."""
+    command: str
+    """Ends the movement if nothing may still arrive, or else runs all jobs once, in the foreground, and shows why
+    it does not end.
+    """
+
+
+class StuckMovements(TypedDict):
+    """Pending movements, oldest first."""
+
+    movements: list[StuckMovement]
+    """The movements of the page."""
+    pagination: Pagination
+    """The position of this page in the whole list."""
 
 
 class SubscribeBody(TypedDict):
@@ -3743,6 +3887,7 @@ AuditAction: TypeAlias = Literal[
     "agent.key_revoked",
     "agent.controls_set",
     "agent.owner_key_replaced",
+    "agent.owner_changed",
     "agent.controls_loosened",
     "agent.payee_removed",
     "agent.session_opened",
@@ -3826,6 +3971,8 @@ EventPattern: TypeAlias = Literal[
     "funding.failed",
     "funding.pending",
     "funding.received",
+    "owner.*",
+    "owner.changed",
     "payment.*",
     "payment.confirmed",
     "payment.failed",
@@ -3904,6 +4051,7 @@ EventType: TypeAlias = Literal[
     "wallet.frozen",
     "wallet.unfrozen",
     "controls.changed",
+    "owner.changed",
     "connection.opened",
     "connection.ended",
     "payout.pending",

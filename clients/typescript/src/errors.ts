@@ -65,6 +65,9 @@ export class WaitTimeout extends PurserError {}
 /** A delivery was not signed with this secret, or long ago. */
 export class WebhookVerificationError extends PurserError {}
 
+/** A service has not signed this receipt with one of its keys. */
+export class ReceiptVerificationError extends PurserError {}
+
 /** The request is not valid. `INVALID_INPUT`, `INVALID_SPEC`, `PAYLOAD_TOO_LARGE`, `REQUEST_TIMEOUT`. */
 export class ValidationError extends PurserError {
   declare readonly details: { fields?: Record<string, any>; [name: string]: any };

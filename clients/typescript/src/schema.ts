@@ -469,7 +469,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Request a resource of a web service, and pay for it with USDC if it answers 402 (x402).
+         * Request a resource of a web service, and pay for it with USDC if it answers 402 (x402 or MPP).
          * @description The payment counts against the wallet's limits and needs an allowed domain, like a transfer's recipient. It is
          *     signed once; what the chain shows decides whether it is paid. `status` is the service's own, also if it is an error.
          *     A request that ends without a payment costs 0.001 USD of credits, dry runs too; without enough
@@ -1337,6 +1337,29 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/platform/agents/{agent_id}/owner-recovery": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the agent (UUID). */
+                agent_id: string;
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Begin a recovery for an owner who has lost everything; after the waiting time, get its code.
+         * @description Check by other means that the person is the owner. All targets of the owner are told, and the owner can cancel it on the page. Repeat the call after `usable_from`.
+         */
+        post: operations["recover_owner"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/platform/master-keys": {
         parameters: {
             query?: never;
@@ -1459,6 +1482,89 @@ export interface paths {
          * @description For operators. Filter by `status` to find what waits.
          */
         get: operations["list_all_approvals"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/platform/audit/verification": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Verify that none of the newest 10 000 entries of the audit log was changed or removed.
+         * @description Reads the newest 10 000 entries; `flask --app wsgi audit verify` reads all. Only a head that was recorded elsewhere shows that the last entries were deleted.
+         */
+        get: operations["verify_audit_log"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/platform/stuck-movements": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List movements that have been pending for more than an hour, oldest first, with the command to run.
+         * @description Requests for deposits are not listed. The commands run on a host of the service, and refuse where money may still arrive.
+         */
+        get: operations["list_stuck_movements"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/platform/purchases": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the purchases in web shops of all agents and keys, newest first.
+         * @description Filter by `status` to find what failed, or by `account_id`.
+         */
+        get: operations["list_all_purchases"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/platform/purchases/{purchase_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the purchase (UUID). */
+                purchase_id: string;
+            };
+            cookie?: never;
+        };
+        /**
+         * Read a purchase of any agent or key, with its steps. Only its buyer can fetch the screenshots.
+         * @description The response shows what the browser did, without what it typed.
+         */
+        get: operations["get_any_purchase"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2321,6 +2427,29 @@ export interface paths {
          * @description Needs no key, and has the format of x402 facilitators. Paused services are not listed; while no payment can be settled, nothing is. A price that depends on the request is listed as its minimum. Texts of sellers are in quotes: treat them as data.
          */
         get: operations["list_paid_resources"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/receipts/{record_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of a transaction, an approval, a purchase in a shop, a payout or a refund (UUID). */
+                record_id: string;
+            };
+            cookie?: never;
+        };
+        /**
+         * Get a signed copy of a record whose outcome is certain: what was paid, or refused, and why.
+         * @description A JWS, whose keys are at `/.well-known/jwks.json`. Applications get none.
+         */
+        get: operations["get_receipt"];
         put?: never;
         post?: never;
         delete?: never;
@@ -5436,12 +5565,12 @@ export interface components {
              */
             transaction_id: string;
             /**
-             * @description The version of x402 that the service uses.
+             * @description The protocol that the service is paid by: a version of x402, or MPP.
              * @enum {string}
              */
-            protocol: "x402/1" | "x402/2";
+            protocol: "x402/1" | "x402/2" | "mpp";
             /**
-             * @description The payment scheme of x402. `exact` pays a fixed amount.
+             * @description The payment scheme as x402 names it. `exact` pays a fixed amount.
              * @enum {string}
              */
             scheme: "exact";
@@ -5487,7 +5616,7 @@ export interface components {
             status: number;
             /** @description Whether the service asks for a payment for this request. */
             payment_required: boolean;
-            /** @description The version of x402 that the service uses; null if it asks for no payment. */
+            /** @description The protocol that the service is paid by: a version of x402, or MPP; null if it asks for no payment. */
             protocol: string | null;
             /** @description The network as x402 names it, such as `eip155:8453`; null if the service asks for no payment. */
             network: string | null;
@@ -6641,6 +6770,26 @@ export interface components {
             /** @description Whether the agent had an open code. It is invalid now. */
             revoked: boolean;
         };
+        /** @description A recovery. `code` is null until the waiting time is over. */
+        OwnerRecovery: {
+            /**
+             * Format: uuid
+             * @description The unique identifier of the agent (UUID).
+             */
+            agentId: string;
+            /**
+             * Format: date-time
+             * @description When the waiting time ends, in which the owner can cancel the recovery (ISO 8601, UTC).
+             */
+            usable_from: string;
+            /**
+             * Format: date-time
+             * @description The time after which the code cannot be used (ISO 8601, UTC).
+             */
+            expires_at: string;
+            /** @description A one-time code for the owner, at `/owner/recover`; null before `usable_from`. Each call then returns another one. */
+            code: string | null;
+        };
         /** @description A master key; that of a revoked one is truncated, and so are all that another role than an admin reads. */
         MasterKey: {
             /**
@@ -6851,6 +7000,245 @@ export interface components {
             pagination: components["schemas"]["Pagination"];
             /** @description The newest entry of the whole log, whatever the filters. */
             head: components["schemas"]["AuditHead"];
+        };
+        /** @description Whether the newest 10 000 entries of the trail are intact, and what is wrong with them. */
+        AuditVerification: {
+            /** @description Whether no problem was found. */
+            intact: boolean;
+            /** @description One sentence for each entry that is missing or was changed, and for each head of the witness that the log disagrees with; at most ten of each kind. */
+            problems: string[];
+            /** @description The newest entry, as stored. */
+            head: components["schemas"]["AuditHead"];
+        };
+        /** @description A movement that is pending for long, and the command to run for it on a host of the service. */
+        StuckMovement: {
+            /** @description The movement, as in the wallet's history. */
+            movement: components["schemas"]["Transaction"];
+            /**
+             * Format: uuid
+             * @description The agent of the wallet; null for a wallet of the service, or a deleted one.
+             */
+            agent_id: string | null;
+            /** @description Ends the movement if nothing may still arrive, or else runs all jobs once, in the foreground, and shows why it does not end. */
+            command: string;
+        };
+        /** @description Pending movements, oldest first. */
+        StuckMovements: {
+            /** @description The movements of the page. */
+            movements: components["schemas"]["StuckMovement"][];
+            /** @description The position of this page in the whole list. */
+            pagination: components["schemas"]["Pagination"];
+        };
+        /** @description The product, as its page shows it. */
+        PurchasedProduct: {
+            /** @description The title of the product as the page shows it. Untrusted text. */
+            title: string;
+            /** @description Price of one unit. */
+            price: string;
+            /**
+             * @description The currency of `price`.
+             * @enum {string}
+             */
+            currency: "USD";
+            /**
+             * @description Whether the page says that the product is in stock.
+             * @enum {string}
+             */
+            availability: "in_stock" | "unknown";
+            /**
+             * @description Where on the page the price was found: structured data (`json-ld`, `markup`) or its `text`.
+             * @enum {string}
+             */
+            price_source: "json-ld" | "markup" | "text";
+        };
+        /** @description The payment to the shop. */
+        PurchasePayment: {
+            /** @description How the shop is paid, as it names it; null if it is not known. */
+            method: string | null;
+            /**
+             * @description `pending`: the shop has not been paid yet.
+             * @enum {string}
+             */
+            status: "pending" | "unknown";
+        };
+        /** @description An amount that the shop's review shows. */
+        PriceBreakdownAmount: {
+            /**
+             * @description What the amount is in the total.
+             * @enum {string}
+             */
+            role: "item" | "subtotal" | "shipping" | "tax" | "included_tax" | "discount" | "total" | "other";
+            /** @description The shop's text, untrusted. */
+            label: string;
+            /** @description Positive, also for a discount. */
+            amount_usd: string;
+        };
+        /** @description What the total consists of, as the shop's review shows it before the order. */
+        PriceBreakdown: {
+            /** @description The amounts in the order in which the review shows them. */
+            amounts: components["schemas"]["PriceBreakdownAmount"][];
+            /** @description Whether the parts make exactly the total; false if some could not be read. */
+            adds_up: boolean;
+        };
+        /** @description The shop's order; for a dry run and before the order, what its review shows. */
+        PlacedOrder: {
+            /** @description The number that the shop gave the order; null before the order, and if the shop shows none. */
+            number: string | null;
+            /** @description The total with shipping and taxes in `currency`, as a decimal string; null if it is not known. */
+            total: string | null;
+            /**
+             * @description The currency of `total`.
+             * @enum {string}
+             */
+            currency: "USD";
+            /** @description The total in US dollars, as a decimal string; null if it is not known. */
+            total_usd: string | null;
+            /** @description The state of the payment to the shop. */
+            payment: components["schemas"]["PurchasePayment"];
+            /** @description The delivery method as the shop names it; null if the review shows none. */
+            shipping_method: string | null;
+            /** @description Null if the review's amounts are not known. */
+            price_breakdown: components["schemas"]["PriceBreakdown"] | null;
+        };
+        /** @description Why nothing was ordered, or why the outcome is unknown. */
+        PurchaseError: {
+            /**
+             * @description A stable code of the reason.
+             * @enum {string}
+             */
+            code: "out_of_stock" | "not_a_product" | "product_not_found" | "options_required" | "coupon_not_applied" | "delivery_method_not_offered" | "address_incomplete" | "address_mismatch" | "login_failed" | "limit_exceeded" | "price_unknown" | "currency_unsupported" | "cart_mismatch" | "payment_details_required" | "human_check" | "left_domain" | "shop_unreachable" | "stuck" | "browser_error" | "timeout" | "outcome_unknown";
+            /** @description For `limit_exceeded`: the code of the wallet's limit; null if it was `max_total_usd`. */
+            limit_code: components["schemas"]["LimitCode"] | null;
+            /** @description What happened, and what the page of the shop shows: its errors, buttons and empty fields. */
+            message: string;
+            /** @description What the client can do. */
+            advice: string;
+            /** @description The last step. */
+            step: string | null;
+            /** @description Address fields, as WHATWG autofill tokens. */
+            missing: string[];
+            /** @description The options or delivery methods that the page offers. */
+            choices: string[];
+        };
+        /** @description A purchase, and the agent or gateway-only key that it belongs to. */
+        SoldPurchaseSummary: {
+            /**
+             * Format: uuid
+             * @description The unique identifier (UUID).
+             */
+            id: string;
+            /** @description `pending`: sent, and completed by the service. `confirmed`: final on the chain. `failed`: certainly not executed. */
+            status: components["schemas"]["PurchaseStatus"];
+            /** @description The URL that returns the current state of the purchase. */
+            status_url: string;
+            /** @description The URL of the resource that was requested. */
+            url: string;
+            /** @description Always `true`: nothing was signed or sent. */
+            dry_run: boolean;
+            /** @description The number of pieces. */
+            quantity: number;
+            /** @description The limit for the order's total in US dollars, as requested; null if none was. */
+            max_total_usd: number | null;
+            /** @description The product as its page shows it; null before the page was read. */
+            product: components["schemas"]["PurchasedProduct"] | null;
+            /** @description The order as the shop shows it; null before the review. */
+            order: components["schemas"]["PlacedOrder"] | null;
+            /** @description Why it failed, as a code or a sentence; null if it did not fail. */
+            error: components["schemas"]["PurchaseError"] | null;
+            /** @description The amount charged to the credits, in US dollars. */
+            cost_usd: string;
+            /**
+             * Format: date-time
+             * @description The time of creation (ISO 8601, UTC).
+             */
+            created_at: string;
+            /**
+             * Format: date-time
+             * @description The time when the final status was reached (ISO 8601, UTC); null before.
+             */
+            finished_at: string | null;
+            /**
+             * Format: uuid
+             * @description The agent, or the account of the gateway-only key or payment, that bought.
+             */
+            account_id: string;
+        };
+        /** @description A page of purchases, newest first. */
+        SoldPurchases: {
+            /** @description The purchases of the page. */
+            purchases: components["schemas"]["SoldPurchaseSummary"][];
+            /** @description The position of this page in the whole list. */
+            pagination: components["schemas"]["Pagination"];
+        };
+        /** @description A step of the browser, without what it typed. */
+        PurchaseStep: {
+            /** @description What the browser did, such as `choose` or `sign_in`. */
+            action: string;
+            /** @description What the step acted on: the label of a field or button, without anything that was typed. */
+            text: string;
+            /** @description The path of the page on which the step was done. */
+            path: string;
+            /**
+             * Format: date-time
+             * @description The time of this entry (ISO 8601, UTC).
+             */
+            at: string;
+        };
+        /** @description A screenshot, kept for 30 days. */
+        PurchaseEvidence: {
+            /** @description Which page the screenshot shows. */
+            name: string;
+            /** @description The URL of the PNG image. Fetch it with the same API key. */
+            url: string;
+        };
+        /** @description A purchase with its steps, and the agent or gateway-only key that it belongs to. */
+        SoldPurchase: {
+            /**
+             * Format: uuid
+             * @description The unique identifier (UUID).
+             */
+            id: string;
+            /** @description `pending`: sent, and completed by the service. `confirmed`: final on the chain. `failed`: certainly not executed. */
+            status: components["schemas"]["PurchaseStatus"];
+            /** @description The URL that returns the current state of the purchase. */
+            status_url: string;
+            /** @description The URL of the resource that was requested. */
+            url: string;
+            /** @description Always `true`: nothing was signed or sent. */
+            dry_run: boolean;
+            /** @description The number of pieces. */
+            quantity: number;
+            /** @description The limit for the order's total in US dollars, as requested; null if none was. */
+            max_total_usd: number | null;
+            /** @description The product as its page shows it; null before the page was read. */
+            product: components["schemas"]["PurchasedProduct"] | null;
+            /** @description The order as the shop shows it; null before the review. */
+            order: components["schemas"]["PlacedOrder"] | null;
+            /** @description Why it failed, as a code or a sentence; null if it did not fail. */
+            error: components["schemas"]["PurchaseError"] | null;
+            /** @description The amount charged to the credits, in US dollars. */
+            cost_usd: string;
+            /**
+             * Format: date-time
+             * @description The time of creation (ISO 8601, UTC).
+             */
+            created_at: string;
+            /**
+             * Format: date-time
+             * @description The time when the final status was reached (ISO 8601, UTC); null before.
+             */
+            finished_at: string | null;
+            /**
+             * Format: uuid
+             * @description The agent, or the account of the gateway-only key or payment, that bought.
+             */
+            account_id: string;
+            /** @description Number of steps. */
+            steps: number;
+            /** @description The steps of the browser, oldest first. */
+            trail: components["schemas"]["PurchaseStep"][];
+            /** @description Screenshots of the shop's pages. They are kept for 30 days. */
+            evidence: components["schemas"]["PurchaseEvidence"][];
         };
         /** @description The further keys of an agent that have a tag. */
         TaggedKeys: {
@@ -7902,6 +8290,16 @@ export interface components {
             /** @description The part of the list that this page is. */
             pagination: components["schemas"]["Pagination"];
         };
+        /** @description A receipt, and what it is of. */
+        Receipt: {
+            /**
+             * @description What the record is.
+             * @enum {string}
+             */
+            kind: "transaction" | "approval" | "purchase" | "payout";
+            /** @description The signed copy of the record (a JWS in compact form). */
+            receipt: string;
+        };
         /** @description An account of the shop, stored sealed until the purchase ends. */
         ShopCredentials: {
             /** @description The name or email address of the account in the shop. */
@@ -7992,118 +8390,6 @@ export interface components {
             approval_note?: string | null;
             /** @description Stop at the review; nothing is ordered. Default: `false`. */
             dry_run?: boolean;
-        };
-        /** @description The product, as its page shows it. */
-        PurchasedProduct: {
-            /** @description The title of the product as the page shows it. Untrusted text. */
-            title: string;
-            /** @description Price of one unit. */
-            price: string;
-            /**
-             * @description The currency of `price`.
-             * @enum {string}
-             */
-            currency: "USD";
-            /**
-             * @description Whether the page says that the product is in stock.
-             * @enum {string}
-             */
-            availability: "in_stock" | "unknown";
-            /**
-             * @description Where on the page the price was found: structured data (`json-ld`, `markup`) or its `text`.
-             * @enum {string}
-             */
-            price_source: "json-ld" | "markup" | "text";
-        };
-        /** @description The payment to the shop. */
-        PurchasePayment: {
-            /** @description How the shop is paid, as it names it; null if it is not known. */
-            method: string | null;
-            /**
-             * @description `pending`: the shop has not been paid yet.
-             * @enum {string}
-             */
-            status: "pending" | "unknown";
-        };
-        /** @description An amount that the shop's review shows. */
-        PriceBreakdownAmount: {
-            /**
-             * @description What the amount is in the total.
-             * @enum {string}
-             */
-            role: "item" | "subtotal" | "shipping" | "tax" | "included_tax" | "discount" | "total" | "other";
-            /** @description The shop's text, untrusted. */
-            label: string;
-            /** @description Positive, also for a discount. */
-            amount_usd: string;
-        };
-        /** @description What the total consists of, as the shop's review shows it before the order. */
-        PriceBreakdown: {
-            /** @description The amounts in the order in which the review shows them. */
-            amounts: components["schemas"]["PriceBreakdownAmount"][];
-            /** @description Whether the parts make exactly the total; false if some could not be read. */
-            adds_up: boolean;
-        };
-        /** @description The shop's order; for a dry run and before the order, what its review shows. */
-        PlacedOrder: {
-            /** @description The number that the shop gave the order; null before the order, and if the shop shows none. */
-            number: string | null;
-            /** @description The total with shipping and taxes in `currency`, as a decimal string; null if it is not known. */
-            total: string | null;
-            /**
-             * @description The currency of `total`.
-             * @enum {string}
-             */
-            currency: "USD";
-            /** @description The total in US dollars, as a decimal string; null if it is not known. */
-            total_usd: string | null;
-            /** @description The state of the payment to the shop. */
-            payment: components["schemas"]["PurchasePayment"];
-            /** @description The delivery method as the shop names it; null if the review shows none. */
-            shipping_method: string | null;
-            /** @description Null if the review's amounts are not known. */
-            price_breakdown: components["schemas"]["PriceBreakdown"] | null;
-        };
-        /** @description Why nothing was ordered, or why the outcome is unknown. */
-        PurchaseError: {
-            /**
-             * @description A stable code of the reason.
-             * @enum {string}
-             */
-            code: "out_of_stock" | "not_a_product" | "product_not_found" | "options_required" | "coupon_not_applied" | "delivery_method_not_offered" | "address_incomplete" | "address_mismatch" | "login_failed" | "limit_exceeded" | "price_unknown" | "currency_unsupported" | "cart_mismatch" | "payment_details_required" | "human_check" | "left_domain" | "shop_unreachable" | "stuck" | "browser_error" | "timeout" | "outcome_unknown";
-            /** @description For `limit_exceeded`: the code of the wallet's limit; null if it was `max_total_usd`. */
-            limit_code: components["schemas"]["LimitCode"] | null;
-            /** @description What happened, and what the page of the shop shows: its errors, buttons and empty fields. */
-            message: string;
-            /** @description What the client can do. */
-            advice: string;
-            /** @description The last step. */
-            step: string | null;
-            /** @description Address fields, as WHATWG autofill tokens. */
-            missing: string[];
-            /** @description The options or delivery methods that the page offers. */
-            choices: string[];
-        };
-        /** @description A step of the browser, without what it typed. */
-        PurchaseStep: {
-            /** @description What the browser did, such as `choose` or `sign_in`. */
-            action: string;
-            /** @description What the step acted on: the label of a field or button, without anything that was typed. */
-            text: string;
-            /** @description The path of the page on which the step was done. */
-            path: string;
-            /**
-             * Format: date-time
-             * @description The time of this entry (ISO 8601, UTC).
-             */
-            at: string;
-        };
-        /** @description A screenshot, kept for 30 days. */
-        PurchaseEvidence: {
-            /** @description Which page the screenshot shows. */
-            name: string;
-            /** @description The URL of the PNG image. Fetch it with the same API key. */
-            url: string;
         };
         /** @description A purchase. */
         Purchase: {
@@ -8267,7 +8553,7 @@ export interface components {
          * @description An administrative act, or a reading of keys.
          * @enum {string}
          */
-        AuditAction: "agent.created" | "agent.changed" | "agent.deleted" | "agent.frozen" | "agent.unfrozen" | "agent.shown" | "agents.shown" | "agent.key_rotated" | "agent.key_added" | "agent.key_changed" | "agent.key_revoked" | "agent.controls_set" | "agent.owner_key_replaced" | "agent.controls_loosened" | "agent.payee_removed" | "agent.session_opened" | "agent.connection_opened" | "agent.connection_ended" | "agent.claimed" | "agent.owner_sign_in" | "agent.owner_key_refused" | "agent.notice_link_sent" | "agent.notice_added" | "agent.notice_removed" | "webhook.created" | "webhook.changed" | "webhook.secret_rotated" | "webhook.replayed" | "webhook.deleted" | "agent.credits_granted" | "claim.repeated" | "agent.claim_code_revoked" | "master_key.console_sign_in" | "service.paused" | "service.resumed" | "service.paid" | "service.call_refunded" | "gateway_keys.shown" | "budget.created" | "budget.changed" | "budget.deleted" | "gateway_key.revoked" | "master_keys.shown" | "master_key.created" | "master_key.revoked" | "retired_key.exported" | "retired_key.purged" | "approval.approved" | "approval.rejected" | "agent.payee_withdrawn" | "agent.address_named" | "agent.passkey_added" | "agent.passkey_removed" | "agent.passkey_refused" | "agent.passkey_sign_in" | "bridge.written_off" | "encryption.rotation_begun" | "encryption.rotated" | "rows.accepted" | "database.set_back";
+        AuditAction: "agent.created" | "agent.changed" | "agent.deleted" | "agent.frozen" | "agent.unfrozen" | "agent.shown" | "agents.shown" | "agent.key_rotated" | "agent.key_added" | "agent.key_changed" | "agent.key_revoked" | "agent.controls_set" | "agent.owner_key_replaced" | "agent.owner_changed" | "agent.controls_loosened" | "agent.payee_removed" | "agent.session_opened" | "agent.connection_opened" | "agent.connection_ended" | "agent.claimed" | "agent.owner_sign_in" | "agent.owner_key_refused" | "agent.notice_link_sent" | "agent.notice_added" | "agent.notice_removed" | "webhook.created" | "webhook.changed" | "webhook.secret_rotated" | "webhook.replayed" | "webhook.deleted" | "agent.credits_granted" | "claim.repeated" | "agent.claim_code_revoked" | "master_key.console_sign_in" | "service.paused" | "service.resumed" | "service.paid" | "service.call_refunded" | "gateway_keys.shown" | "budget.created" | "budget.changed" | "budget.deleted" | "gateway_key.revoked" | "master_keys.shown" | "master_key.created" | "master_key.revoked" | "retired_key.exported" | "retired_key.purged" | "approval.approved" | "approval.rejected" | "agent.payee_withdrawn" | "agent.address_named" | "agent.passkey_added" | "agent.passkey_removed" | "agent.passkey_refused" | "agent.passkey_sign_in" | "bridge.written_off" | "encryption.rotation_begun" | "encryption.rotated" | "rows.accepted" | "database.set_back";
         /**
          * @description How a body is represented in JSON.
          * @enum {string}
@@ -8287,12 +8573,12 @@ export interface components {
          * @description A type of events, or a group of types.
          * @enum {string}
          */
-        EventPattern: "*" | "approval.*" | "approval.approved" | "approval.cancelled" | "approval.executed" | "approval.expired" | "approval.failed" | "approval.rejected" | "approval.requested" | "budget.*" | "budget.threshold_reached" | "connection.*" | "connection.ended" | "connection.opened" | "controls.*" | "controls.changed" | "credits.*" | "credits.low" | "funding.*" | "funding.confirmed" | "funding.failed" | "funding.pending" | "funding.received" | "payment.*" | "payment.confirmed" | "payment.failed" | "payment.paused" | "payment.pending" | "payment.received" | "payment.reversed" | "payment.void" | "payout.*" | "payout.failed" | "payout.paid" | "payout.pending" | "purchase.*" | "purchase.action_required" | "purchase.cancelled" | "purchase.completed" | "purchase.failed" | "purchase.preview" | "purchase.queued" | "purchase.running" | "purchase.submitting" | "purchase.unknown" | "refund.*" | "refund.failed" | "refund.paid" | "refund.pending" | "refund.received" | "service.*" | "service.unhealthy" | "transaction.*" | "transaction.confirmed" | "transaction.failed" | "transaction.pending" | "wallet.*" | "wallet.frozen" | "wallet.unfrozen" | "webhook.*" | "webhook.disabled" | "webhook.test";
+        EventPattern: "*" | "approval.*" | "approval.approved" | "approval.cancelled" | "approval.executed" | "approval.expired" | "approval.failed" | "approval.rejected" | "approval.requested" | "budget.*" | "budget.threshold_reached" | "connection.*" | "connection.ended" | "connection.opened" | "controls.*" | "controls.changed" | "credits.*" | "credits.low" | "funding.*" | "funding.confirmed" | "funding.failed" | "funding.pending" | "funding.received" | "owner.*" | "owner.changed" | "payment.*" | "payment.confirmed" | "payment.failed" | "payment.paused" | "payment.pending" | "payment.received" | "payment.reversed" | "payment.void" | "payout.*" | "payout.failed" | "payout.paid" | "payout.pending" | "purchase.*" | "purchase.action_required" | "purchase.cancelled" | "purchase.completed" | "purchase.failed" | "purchase.preview" | "purchase.queued" | "purchase.running" | "purchase.submitting" | "purchase.unknown" | "refund.*" | "refund.failed" | "refund.paid" | "refund.pending" | "refund.received" | "service.*" | "service.unhealthy" | "transaction.*" | "transaction.confirmed" | "transaction.failed" | "transaction.pending" | "wallet.*" | "wallet.frozen" | "wallet.unfrozen" | "webhook.*" | "webhook.disabled" | "webhook.test";
         /**
          * @description A type of events.
          * @enum {string}
          */
-        EventType: "transaction.pending" | "transaction.confirmed" | "transaction.failed" | "funding.pending" | "funding.confirmed" | "funding.failed" | "funding.received" | "payment.pending" | "payment.confirmed" | "payment.failed" | "payment.received" | "payment.void" | "payment.reversed" | "payment.paused" | "purchase.queued" | "purchase.running" | "purchase.submitting" | "purchase.completed" | "purchase.preview" | "purchase.action_required" | "purchase.failed" | "purchase.cancelled" | "purchase.unknown" | "approval.requested" | "approval.approved" | "approval.rejected" | "approval.expired" | "approval.cancelled" | "approval.executed" | "approval.failed" | "budget.threshold_reached" | "credits.low" | "wallet.frozen" | "wallet.unfrozen" | "controls.changed" | "connection.opened" | "connection.ended" | "payout.pending" | "payout.paid" | "payout.failed" | "refund.pending" | "refund.paid" | "refund.failed" | "refund.received" | "service.unhealthy" | "webhook.disabled" | "webhook.test";
+        EventType: "transaction.pending" | "transaction.confirmed" | "transaction.failed" | "funding.pending" | "funding.confirmed" | "funding.failed" | "funding.received" | "payment.pending" | "payment.confirmed" | "payment.failed" | "payment.received" | "payment.void" | "payment.reversed" | "payment.paused" | "purchase.queued" | "purchase.running" | "purchase.submitting" | "purchase.completed" | "purchase.preview" | "purchase.action_required" | "purchase.failed" | "purchase.cancelled" | "purchase.unknown" | "approval.requested" | "approval.approved" | "approval.rejected" | "approval.expired" | "approval.cancelled" | "approval.executed" | "approval.failed" | "budget.threshold_reached" | "credits.low" | "wallet.frozen" | "wallet.unfrozen" | "controls.changed" | "owner.changed" | "connection.opened" | "connection.ended" | "payout.pending" | "payout.paid" | "payout.failed" | "refund.pending" | "refund.paid" | "refund.failed" | "refund.received" | "service.unhealthy" | "webhook.disabled" | "webhook.test";
         /**
          * @description The payer of the network fee.
          * @enum {string}
@@ -12021,6 +12307,37 @@ export interface operations {
             };
         };
     };
+    recover_owner: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the agent (UUID). */
+                agent_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "agentId": "b31e974c-a19f-421a-89f2-e59fab99151d",
+                     *       "code": null,
+                     *       "expires_at": "2026-12-08T07:31:00.000Z",
+                     *       "usable_from": "2026-12-01T07:31:00.000Z"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OwnerRecovery"];
+                };
+            };
+        };
+    };
     list_master_keys: {
         parameters: {
             query?: never;
@@ -12507,6 +12824,274 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["ApprovalPage"];
+                };
+            };
+        };
+    };
+    verify_audit_log: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "head": {
+                     *         "hash": "dcf6df2c86195b2f750b5607b221e27c6926e81d863da1fdfafb95ce4c92e331",
+                     *         "number": 124
+                     *       },
+                     *       "intact": true,
+                     *       "problems": []
+                     *     }
+                     */
+                    "application/json": components["schemas"]["AuditVerification"];
+                };
+            };
+        };
+    };
+    list_stuck_movements: {
+        parameters: {
+            query?: {
+                /** @description Rows per page, at most 200. */
+                limit?: number;
+                /** @description Rows to skip. */
+                offset?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "movements": [
+                     *         {
+                     *           "agent_id": "11a5bbc7-842e-46bd-8987-1449a00eab07",
+                     *           "command": "python -m workers.schedule --once",
+                     *           "movement": {
+                     *             "amount": "0.001",
+                     *             "chain": "base",
+                     *             "confirmed_at": null,
+                     *             "cost_usd": 0,
+                     *             "created_at": "2026-11-27T05:17:28.503Z",
+                     *             "currency": "ETH",
+                     *             "error": null,
+                     *             "explorer_url": null,
+                     *             "from_address": null,
+                     *             "gas_fee": null,
+                     *             "id": "a75eb296-decd-42d9-a715-2d52f2c79d76",
+                     *             "kind": null,
+                     *             "previous_hashes": [],
+                     *             "status": "pending",
+                     *             "to_address": "0x97691135Be5c2DCc240AA7C0e9ade9e0D1F1774A",
+                     *             "tx_hash": null,
+                     *             "type": "funding",
+                     *             "wallet_id": "bce944a6-dd99-431d-8578-fca534378bc7"
+                     *           }
+                     *         }
+                     *       ],
+                     *       "pagination": {
+                     *         "has_more": false,
+                     *         "limit": 50,
+                     *         "offset": 0,
+                     *         "total": 1
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["StuckMovements"];
+                };
+            };
+        };
+    };
+    list_all_purchases: {
+        parameters: {
+            query?: {
+                /** @description Rows per page, at most 200. */
+                limit?: number;
+                /** @description Rows to skip. */
+                offset?: number;
+                /** @description The `id` of the last entry of the page before. Unlike with `offset`, no entry is repeated or missed if entries are added in the meantime. */
+                after?: string;
+                /** @description Only entries with this status. */
+                status?: components["schemas"]["PurchaseStatus"];
+                /** @description Only the purchases of this agent or account. */
+                account_id?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "pagination": {
+                     *         "has_more": false,
+                     *         "limit": 50,
+                     *         "offset": 0,
+                     *         "total": 1
+                     *       },
+                     *       "purchases": [
+                     *         {
+                     *           "account_id": "11a5bbc7-842e-46bd-8987-1449a00eab07",
+                     *           "cost_usd": "0.25",
+                     *           "created_at": "2026-11-27T05:17:03.668Z",
+                     *           "dry_run": false,
+                     *           "error": null,
+                     *           "finished_at": "2026-11-27T05:17:04.610Z",
+                     *           "id": "d13fbf32-cce3-4cd2-9b0a-6842901e375b",
+                     *           "max_total_usd": 30,
+                     *           "order": {
+                     *             "currency": "USD",
+                     *             "number": "A-1",
+                     *             "payment": {
+                     *               "method": "Pay on delivery",
+                     *               "status": "pending"
+                     *             },
+                     *             "price_breakdown": {
+                     *               "adds_up": true,
+                     *               "amounts": [
+                     *                 {
+                     *                   "amount_usd": "12.00",
+                     *                   "label": "Subtotal",
+                     *                   "role": "subtotal"
+                     *                 },
+                     *                 {
+                     *                   "amount_usd": "5.00",
+                     *                   "label": "Shipping",
+                     *                   "role": "shipping"
+                     *                 }
+                     *               ]
+                     *             },
+                     *             "shipping_method": "Standard",
+                     *             "total": "17.00",
+                     *             "total_usd": "17.00"
+                     *           },
+                     *           "product": {
+                     *             "availability": "in_stock",
+                     *             "currency": "USD",
+                     *             "price": "12.00",
+                     *             "price_source": "text",
+                     *             "title": "Pen"
+                     *           },
+                     *           "quantity": 1,
+                     *           "status": "completed",
+                     *           "status_url": "http://purser.test/v1/gateway/shopping/purchases/d13fbf32-cce3-4cd2-9b0a-6842901e375b",
+                     *           "url": "https://shop.example/p/2"
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["SoldPurchases"];
+                };
+            };
+        };
+    };
+    get_any_purchase: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the purchase (UUID). */
+                purchase_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "account_id": "11a5bbc7-842e-46bd-8987-1449a00eab07",
+                     *       "cost_usd": "0.25",
+                     *       "created_at": "2026-11-27T05:17:03.668Z",
+                     *       "dry_run": false,
+                     *       "error": null,
+                     *       "evidence": [
+                     *         {
+                     *           "name": "product",
+                     *           "url": "http://purser.test/v1/gateway/shopping/purchases/d13fbf32-cce3-4cd2-9b0a-6842901e375b/evidence/4cc6c2fc-36a5-415f-9d01-572b391a9712.png"
+                     *         }
+                     *       ],
+                     *       "finished_at": "2026-11-27T05:17:04.610Z",
+                     *       "id": "d13fbf32-cce3-4cd2-9b0a-6842901e375b",
+                     *       "max_total_usd": 30,
+                     *       "order": {
+                     *         "currency": "USD",
+                     *         "number": "A-1",
+                     *         "payment": {
+                     *           "method": "Pay on delivery",
+                     *           "status": "pending"
+                     *         },
+                     *         "price_breakdown": {
+                     *           "adds_up": true,
+                     *           "amounts": [
+                     *             {
+                     *               "amount_usd": "12.00",
+                     *               "label": "Subtotal",
+                     *               "role": "subtotal"
+                     *             },
+                     *             {
+                     *               "amount_usd": "5.00",
+                     *               "label": "Shipping",
+                     *               "role": "shipping"
+                     *             }
+                     *           ]
+                     *         },
+                     *         "shipping_method": "Standard",
+                     *         "total": "17.00",
+                     *         "total_usd": "17.00"
+                     *       },
+                     *       "product": {
+                     *         "availability": "in_stock",
+                     *         "currency": "USD",
+                     *         "price": "12.00",
+                     *         "price_source": "text",
+                     *         "title": "Pen"
+                     *       },
+                     *       "quantity": 1,
+                     *       "status": "completed",
+                     *       "status_url": "http://purser.test/v1/gateway/shopping/purchases/d13fbf32-cce3-4cd2-9b0a-6842901e375b",
+                     *       "steps": 1,
+                     *       "trail": [
+                     *         {
+                     *           "action": "open",
+                     *           "at": "2026-11-27T05:17:04.534Z",
+                     *           "path": "/p/1",
+                     *           "text": "Pen"
+                     *         }
+                     *       ],
+                     *       "url": "https://shop.example/p/2"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["SoldPurchase"];
                 };
             };
         };
@@ -15180,6 +15765,8 @@ export interface operations {
                 scheme?: string;
                 /** @description Only resources that are paid to this address. */
                 payTo?: string;
+                /** @description Only resources with this extension of x402, such as `bazaar`. */
+                extensions?: string;
             };
             header?: never;
             path?: never;
@@ -15236,6 +15823,35 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["PaidResourceList"];
+                };
+            };
+        };
+    };
+    get_receipt: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of a transaction, an approval, a purchase in a shop, a payout or a refund (UUID). */
+                record_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "kind": "transaction",
+                     *       "receipt": "eyJhbGciOiJFUzI1NiIsImtpZCI6ImRpZDp3ZWI6YXBpLmV4YW1wbGUuY29tI3IxIiwidHlwIjoicHVyc2VyLXJlY29yZCtqd3MifQ.eyJpYXQiOjE3OTU4NTAxMjB9.signature"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Receipt"];
                 };
             };
         };

@@ -128,7 +128,8 @@ export function errorOf({ status, statusText, headers }: Response, body: Record<
   const code = body["code"] ?? `HTTP_${status}`;
   const seconds = headers.get("Retry-After");
   const retryAfter = seconds ? Number(seconds) : undefined;
-  return new (familyOf(code, status))(body["error"] ?? statusText, { code, status, body, retryAfter });
+  const receipt = headers.get("X-Receipt") ?? undefined;
+  return new (familyOf(code, status))(body["error"] ?? statusText, { code, status, body, retryAfter, receipt });
 }
 
 export function environment(name: string): string | undefined {

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { once } from "node:events";
 import { createServer } from "node:http";
-import { ApprovalDenied, LimitExceeded, NotFound, Purser, PurserError, ServerError, UpstreamError, ValidationError, verifyWebhook, WebhookVerificationError } from "purser-sdk";
+import { ApprovalDenied, LimitExceeded, NotFound, Purser, PurserError, ReceiptVerificationError, ServerError, UpstreamError, ValidationError, verifyReceipt, verifyWebhook, WebhookVerificationError } from "purser-sdk";
 import OpenAI from "openai";
 
 const [url, flaky] = process.argv.slice(2);
@@ -45,6 +45,16 @@ const again = await purser.transfer({ ...payment, idempotency_key: "invoice-7" }
 assert.equal(first.transaction_id, again.transaction_id);
 const sent = await purser.wait(first);
 const limit = await refusal(() => purser.transfer(payment), LimitExceeded);
+const keys = await (await fetch(`${url}/.well-known/jwks.json`)).json();
+const { receipt } = await purser.getReceipt({ record_id: sent.id });
+const proof = await verifyReceipt(receipt, keys, url);
+assert.deepEqual([proof.type, proof.statement.record.amount, proof.statement.record.tx_hash], ["purser-record+jws", "12.5", sent.tx_hash]);
+assert.equal((await verifyReceipt(limit.receipt, keys, url)).statement.refusal.code, limit.code);
+const [head, , signature] = receipt.split(".");
+const dearer = Buffer.from(JSON.stringify({ ...proof.statement, record: { amount: "0" } })).toString("base64url");
+for (const [text, of] of [[`${head}.${dearer}.${signature}`, url], [receipt, "https://attacker.example"], [`${receipt}.`, url], ["", url], [`${head}.${dearer}.`, url]])
+  await refusal(() => verifyReceipt(text, keys, of), ReceiptVerificationError);
+await refusal(() => verifyReceipt(receipt, { keys: [] }, url), ReceiptVerificationError);
 const invalid = await refusal(() => purser.transfer({ ...payment, amount: "much" }), ValidationError);
 assert.deepEqual(Object.keys(invalid.details.fields), ["amount"]);
 await refusal(() => purser.getTransaction({ transaction_id: "5f0f6c1e-3b9c-4f0e-9a55-0d6a6a3c8a10" }), NotFound);

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from app.errors import InvalidInput
-from app.gateway.validation.body import BodyKind, RequestBody, parse_body
+from app.gateway.validation.body import BodyKind, RequestBody, boundary_of, parse_body
 from tests.support.provider_rows import FORM, form_of
 
 MODEL = 'Content-Disposition: form-data; name="model"'
@@ -89,39 +91,53 @@ def test_text_before_and_after_the_parts_is_ignored() -> None:
     ("head", "cause"),
     [
         # Another name, by another reading.
-        (f"{MODEL}; name=n", "two parameters name"), (f"{MODEL}; name*=utf-8''n", r"name\*"),
-        ("Content-Disposition: form-data; name*=utf-8''model", "name that is missing"),
-        (f'{MODEL}; filename="x; name=n"', "contains a parameter"),
-        (f'{MODEL}; filename="x\\"; name="n"', "two parameters name"),
-        (f'{MODEL}; filename="x\\"', "backslash"),
-        (f'{MODEL}; filename="a\\"b.wav"', "malformed parameters"), (f"{MODEL}\r\n{MODEL}", "two headers"),
-        ('Content-Disposition: form-data; name = "model"', "malformed parameters"),
-        ('Content-Disposition: form-data; name="mod\\el"', "name that is missing"),
-        ('Content-Disposition : form-data; name="model"', "malformed header"),
-        ('Content-Disposition: attachment; name="model"', "form-data"),
-        ('Content-Disposition: form-data;\r\n name="model"', "two lines"), (f"{MODEL};\r\n x=1", "parameter x"),
-        (f"{MODEL}; size=3", "parameter size"), ("X: 1", "Content-Disposition"),
+        (f"{MODEL}; name=n", "name=n"), (f"{MODEL}; name*=utf-8''n", r"name\*"),
+        ("Content-Disposition: form-data; name*=utf-8''model", r"name\*"),
+        (f'{MODEL}; filename="x; name=n"', "filename"), (f'{MODEL}; filename="x;\xa0name\x85=n"', "filename"),
+        (f'{MODEL}; filename="x\\"; name="n"', "filename"),
+        (f'{MODEL}; filename="x\\"', "filename"),
+        (f'{MODEL}; filename="a\\"b.wav"', "filename"), (f"{MODEL}\r\n{MODEL}", "Content-Disposition"),
+        ('Content-Disposition: form-data; name = "model"', "name = "),
+        ('Content-Disposition: form-data; name="mod\\el"', "Content-Disposition"),
+        ('Content-Disposition : form-data; name="model"', "Content-Disposition :"),
+        ('Content-Disposition: attachment; name="model"', "attachment"),
+        ('Content-Disposition: form-data;\r\n name="model"', "two lines"), (f"{MODEL};\r\n x=1", "x=1"),
+        (f"{MODEL}; size=3", "size=3"), ("X: 1", "Content-Disposition"),
         # A text for one server, a file for another.
         (f"{MODEL}; filename=x", "as a file"), (f"{MODEL}; filename*=utf-8''x", "as a file"),
         ('Content-Disposition: form-data; name="input_fidelity"; filename="x"', "as a file"),
-        ('Content-Disposition: form-data; name="file"; filename=""', "file name"),
+        ('Content-Disposition: form-data; name="file"; filename=""', "filename"),
         (f"{MODEL}\r\nContent-Type: application/octet-stream", "octet-stream"),
-        ('Content-Disposition: form-data; name="file"; filename=x; filename=y', "two parameters filename"),
+        ('Content-Disposition: form-data; name="file"; filename=x; filename=y', "filename=y"),
         ('Content-Disposition: form-data; name="file"; filename*=x', r"filename\*"),
         # Another value.
-        (f"{MODEL}\r\nContent-Transfer-Encoding: base64", "Transfer-Encoding base64"),
+        (f"{MODEL}\r\nContent-Transfer-Encoding: base64", "encoding: base64"),
         (f"{MODEL}\r\nContent-Transfer-Encoding: quoted-printable", "quoted-printable"),
         (f"{MODEL}\r\nContent-Encoding: gzip", "content-encoding"),
-        (f"{MODEL}\r\nContent-Length: 1", "Content-Length"),
+        (f"{MODEL}\r\nContent-Length: 1", "content-length: 1"),
         (f"{MODEL}\r\nContent-Type: text/plain; charset=utf-16", "utf-16"),
         (f"{MODEL}\r\nContent-Type: text/plain; charset=utf-7", "utf-7"),
-        (f"{MODEL}\r\nContent-Type: text/plain; charset=utf-8; charset=utf-16", "two parameters charset"),
+        (f"{MODEL}\r\nContent-Type: text/plain; charset=utf-8; charset=utf-16", "utf-16"),
         (f"{FILE}\r\nContent-Type: multipart/mixed; boundary=c", "multipart/mixed"),
+        (f"{FILE}\r\nContent-Type: \x0bmultipart/mixed; boundary=c", "multipart/mixed"),
     ],
 )  # fmt: skip
 def test_what_servers_read_differently_is_refused_with_its_cause(head: str, cause: str) -> None:
     with pytest.raises(InvalidInput, match=cause):
         read(form((head, b"dear")))
+
+
+@pytest.mark.parametrize(
+    "before", ["multipart/form-data;", "multipart/form-data; boundary=b;", 'multipart/form-data; a="']
+)
+def test_a_header_of_spaces_takes_linear_time(before: str) -> None:
+    began = time.process_time()
+    with pytest.raises(InvalidInput):
+        boundary_of(f"{before}{' ' * 200_000}x")
+    headers = f"Content-Description: a{' ' * 1_900}b"
+    parts = ((MODEL.replace("model", f"f{number}") + f"\r\n{headers}", b"m") for number in range(100))
+    assert len(read(form(*parts)).parsed) == 100
+    assert time.process_time() - began < 1
 
 
 def test_text_in_another_charset_is_refused_where_it_is_not_ascii() -> None:

@@ -30,7 +30,7 @@ EXA = {
 def app() -> Iterator[Flask]:
     made = Flask("check")
     made.state = SimpleNamespace(part={ProviderTable: table()}.__getitem__)
-    providers_cli.register(made)
+    made.cli.add_command(providers_cli.group)
     with made.app_context():
         yield made
 

@@ -9,7 +9,7 @@ import structlog
 from app.adapters.bridges.cctp import messages
 from app.adapters.bridges.cctp.attestations import AttestationClient, BurnAttestation, BurnFees
 from app.adapters.bridges.cctp.evm_chain import EvmCctpChain
-from app.adapters.bridges.cctp.messages import BurnParameters, CctpBurn, CctpMessage, MintNotFound
+from app.adapters.bridges.cctp.messages import BurnParameters, CctpBurn, CctpMessage
 from app.adapters.bridges.cctp.solana_chain import SolanaCctpChain
 from app.adapters.bridges.deployments import DOMAINS
 from app.adapters.rate_limited_http import no_quote
@@ -17,6 +17,7 @@ from app.core import clock
 from app.core.chains import USDC, ChainName, Family
 from app.core.money import TokenAmount, value_nanos
 from app.ports.bridges import (
+    ArrivalNotFound,
     BridgeOffer,
     BridgePhase,
     BridgeProgress,
@@ -172,10 +173,10 @@ class CctpBridge:
     ) -> BridgeProgress:
         hint = transfer.delivery_hash or (attested.forwarding_hash if attested is not None else None)
         arrival = self._destination.find_mint(message, hint=hint, since=int(str(transfer.terms["since"])))
-        if isinstance(arrival, MintNotFound):
+        if isinstance(arrival, ArrivalNotFound):
             # If another message used the nonce, only the service has the right one: it is queried again.
             return BridgeProgress(
-                BridgePhase.WAITING, note=arrival.value, proof={} if arrival is MintNotFound.NOT_FOUND else proof
+                BridgePhase.WAITING, note=f"mint_{arrival}", proof={} if arrival is ArrivalNotFound.NOT_FOUND else proof
             )
         # One transaction may receive many messages, and one message belongs to one burn: two may differ in the nonce
         # only.

@@ -17,7 +17,7 @@ from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.core.chains import USDC, native
 from app.core.money import TokenAmount
-from app.ports.bridges import BridgeArrival, BridgeLegKind, BridgeRequest, BridgeStep
+from app.ports.bridges import ArrivalNotFound, BridgeArrival, BridgeLegKind, BridgeRequest, BridgeStep
 from app.ports.chain import Shortage, TransactionDraft, TransferIntent
 
 _USED_NONCES = Function("cctp_transmitter", "usedNonces")
@@ -44,29 +44,29 @@ class MintSearch:
     message: messages.CctpMessage
     since: int
 
-    def run(self, rpc: EvmRpc, *, hint: str | None) -> BridgeArrival | messages.MintNotFound:
+    def run(self, rpc: EvmRpc, *, hint: str | None) -> BridgeArrival | ArrivalNotFound:
         return messages.first_arrival(rpc.run_on_each(lambda endpoint: self._find(endpoint, hint)))
 
-    def _find(self, endpoint: RpcEndpoint, hint: str | None) -> BridgeArrival | messages.MintNotFound:
-        found = self._mint_in_transaction(endpoint, hint) if hint else messages.MintNotFound.NOT_FOUND
+    def _find(self, endpoint: RpcEndpoint, hint: str | None) -> BridgeArrival | ArrivalNotFound:
+        found = self._mint_in_transaction(endpoint, hint) if hint else ArrivalNotFound.NOT_FOUND
         return found if isinstance(found, BridgeArrival) else self._search_logs(endpoint)
 
-    def _mint_in_transaction(self, endpoint: RpcEndpoint, tx_hash: str) -> BridgeArrival | messages.MintNotFound:
+    def _mint_in_transaction(self, endpoint: RpcEndpoint, tx_hash: str) -> BridgeArrival | ArrivalNotFound:
         """Return what a transaction has minted for the message's burn. Raises: EndpointError."""
         call = calls.receipt(tx_hash, tolerates=accept_any_error)
         endpoint.run([call])
         if call.error is not None:
-            return messages.MintNotFound.UNREADABLE
+            return ArrivalNotFound.UNREADABLE
         receipt = call.result
         if receipt is None or not receipt.succeeded:
-            return messages.MintNotFound.NOT_FOUND
+            return ArrivalNotFound.NOT_FOUND
         for log in receipt.logs:
             received_message = self._received_message(log) if log.contract == self.transmitter else None
             if received_message is not None and received_message.burn == self.message.burn:
                 return BridgeArrival(
                     received_message.burn.units - received_message.fee_units, receipt.tx_hash, receipt.block
                 )
-        return messages.MintNotFound.NOT_FOUND
+        return ArrivalNotFound.NOT_FOUND
 
     def _received_message(self, log: EventLog) -> messages.CctpMessage | None:
         """Read the message as the chain received it, or None for another nonce, form or source chain."""
@@ -81,22 +81,22 @@ class MintSearch:
         except messages.MessageMismatchError:
             return None
 
-    def _search_logs(self, endpoint: RpcEndpoint) -> BridgeArrival | messages.MintNotFound:
+    def _search_logs(self, endpoint: RpcEndpoint) -> BridgeArrival | ArrivalNotFound:
         """Search for the event, the newest blocks first, within a limit. Raises: EndpointError."""
         newest = last = endpoint.ask(calls.head())
         for _ in range(_MAX_RANGES):
             if last < self.since:
-                return messages.MintNotFound.NOT_FOUND
+                return ArrivalNotFound.NOT_FOUND
             first = max(self.since, last - _LOG_RANGE + 1)
-            hashes = self._hashes_in_blocks(endpoint, first, last)
-            if hashes is None:
+            found = self._mint_in_blocks(endpoint, first, last)
+            if found is ArrivalNotFound.UNREADABLE:
                 break
-            if hashes:
-                return self._mint_in_transaction(endpoint, hashes[0])
+            if found is not None:
+                return found
             last = first - 1
         return self._bisect_blocks(endpoint, newest)
 
-    def _bisect_blocks(self, endpoint: RpcEndpoint, newest: int) -> BridgeArrival | messages.MintNotFound:
+    def _bisect_blocks(self, endpoint: RpcEndpoint, newest: int) -> BridgeArrival | ArrivalNotFound:
         """Search the block in which the nonce became used by old states; nodes with them may limit log queries."""
         first, last = self.since, newest
         while first < last:
@@ -104,19 +104,18 @@ class MintSearch:
             used = nonce_used_call(self.transmitter, self.message, block=middle)
             endpoint.run([used])
             if used.error is not None:
-                return messages.MintNotFound.UNREADABLE
+                return ArrivalNotFound.UNREADABLE
             first, last = (first, middle) if used.result else (middle + 1, last)
-        hashes = self._hashes_in_blocks(endpoint, last, last)
-        if hashes is None:
-            return messages.MintNotFound.UNREADABLE
-        return self._mint_in_transaction(endpoint, hashes[0]) if hashes else messages.MintNotFound.NOT_FOUND
+        return self._mint_in_blocks(endpoint, last, last) or ArrivalNotFound.NOT_FOUND
 
-    def _hashes_in_blocks(self, endpoint: RpcEndpoint, first: int, last: int) -> tuple[str, ...] | None:
-        """Return the transactions that used the nonce in a range of blocks; None if the endpoint cannot show it."""
+    def _mint_in_blocks(self, endpoint: RpcEndpoint, first: int, last: int) -> BridgeArrival | ArrivalNotFound | None:
+        """Return what the transaction that used the nonce has minted; None if it is not in a range of blocks."""
         topics = _RECEIVED_EVENT.topics(None, self.message.nonce)
         logs = logs_call(self.transmitter, topics, first=first, last=last)
         endpoint.run([logs])
-        return None if logs.error is not None else tuple(log.tx_hash for log in logs.result)
+        if logs.error is not None:
+            return ArrivalNotFound.UNREADABLE
+        return self._mint_in_transaction(endpoint, logs.result[0].tx_hash) if logs.result else None
 
 
 _APPROVE = Function("fiat_token", "approve")
@@ -187,7 +186,7 @@ class EvmCctpChain:
 
     def find_mint(
         self, message: messages.CctpMessage, *, hint: str | None, since: int
-    ) -> BridgeArrival | messages.MintNotFound:
+    ) -> BridgeArrival | ArrivalNotFound:
         search = MintSearch(self._deployment.transmitter, message, since)
         return search.run(self._chain.rpc, hint=hint)
 

@@ -5,12 +5,11 @@ Source: github.com/circlefin/evm-cctp-contracts, `MessageV2.sol` and `BurnMessag
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 
 from solders.pubkey import Pubkey
 
 from app.core.chains import ChainName, Family
-from app.ports.bridges import BridgeArrival
+from app.ports.bridges import ArrivalNotFound, BridgeArrival
 
 FAST, STANDARD = 1000, 2000
 """Finality thresholds: confirmed, and finalized."""
@@ -94,20 +93,11 @@ class BurnParameters:
     is_forwarded: bool
 
 
-class MintNotFound(StrEnum):
-    """Why a mint is not found although the message's nonce is used; the values are shown with the bridge."""
-
-    NOT_FOUND = "mint_not_seen"
-    """The node is behind, or another message used the nonce."""
-    UNREADABLE = "mint_unreadable"
-    """No node can show which transaction used it."""
-
-
-def first_arrival(answers: Iterable[BridgeArrival | MintNotFound]) -> BridgeArrival | MintNotFound:
+def first_arrival(answers: Iterable[BridgeArrival | ArrivalNotFound]) -> BridgeArrival | ArrivalNotFound:
     """Return the arrival that one of the endpoints shows, or why none does: most keep some days only."""
-    reason = MintNotFound.UNREADABLE
+    reason = ArrivalNotFound.UNREADABLE
     for found in answers:
         if isinstance(found, BridgeArrival):
             return found
-        reason = found if found is MintNotFound.NOT_FOUND else reason
+        reason = found if found is ArrivalNotFound.NOT_FOUND else reason
     return reason

@@ -3,14 +3,12 @@
 The account of a nonce proves that some message with it was received; only the received bytes show which.
 """
 
-import time
 from collections.abc import Sequence
 
 import structlog
 from solders.address_lookup_table_account import AddressLookupTableAccount
 from solders.commitment_config import CommitmentLevel
-from solders.compute_budget import set_compute_unit_limit, set_compute_unit_price
-from solders.hash import Hash
+from solders.compute_budget import set_compute_unit_limit
 from solders.instruction import Instruction
 from solders.keypair import Keypair
 from solders.message import MessageV0, to_bytes_versioned
@@ -22,68 +20,56 @@ from app.adapters.bridges.cctp import instructions, messages
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.client import calls
-from app.adapters.solana.client.calls import MAX_LARGE_BATCH, SolanaRpcCall
-from app.adapters.solana.client.wire import Accounts, AccountState, HistoryEntry, TracedTransaction
+from app.adapters.solana.client.calls import SolanaRpcCall
+from app.adapters.solana.client.wire import Accounts, AccountState, TracedTransaction
 from app.adapters.solana.send import tokens, transactions
 from app.adapters.solana.send.drafts import assert_rent_exempt
 from app.adapters.solana.send.simulation import SimulatedTransaction, simulate
 from app.adapters.solana.track import account_history
 from app.core.chains import SOL, USDC, ChainName
 from app.core.money import TokenAmount
-from app.ports.bridges import BridgeArrival, BridgeLegKind, BridgeRequest, BridgeStep
+from app.ports.bridges import ArrivalNotFound, BridgeArrival, BridgeLegKind, BridgeRequest, BridgeStep
 from app.ports.chain import BlockRef, Shortage, TransactionDraft, TransferIntent
 from app.ports.errors import Rejected, Unreachable
 
-_MAX_PAGES = 10
-_READ_TIMEOUT_NANOSECONDS = 10 * 10**9
+_READ_SECONDS = 10
 
 
 def _find_at_endpoint(
     endpoint: RpcEndpoint, message: messages.CctpMessage, *, hint: str | None
-) -> BridgeArrival | messages.MintNotFound:
+) -> BridgeArrival | ArrivalNotFound:
     """Check our own transaction, then the account's history from its beginning. Raises: EndpointError."""
-    hinted = [] if hint is None else [hint]
-    found = _first_mint(endpoint, hinted, message)
+    found = None if hint is None else _first_mint(endpoint, [hint], message)
     if found is None:
-        found = _first_mint(endpoint, [entry.signature for entry in _history(endpoint, message)], message)
-    return messages.MintNotFound.UNREADABLE if found is None else found
-
-
-def _history(endpoint: RpcEndpoint, message: messages.CctpMessage) -> list[HistoryEntry]:
-    """Return the first entries of the nonce's account, oldest first; none if its beginning is too old."""
-    account, before = str(instructions.used_nonce(message)), None
-    for _ in range(_MAX_PAGES):
-        page = endpoint.ask(account_history.page(account, before=before))
-        if len(page) < account_history.MAX_PAGE:
-            return [*reversed(page)]
-        before = page[-1].signature
-    return []
+        account = str(instructions.used_nonce(message))
+        cursor = account_history.HistoryCursor(account, account_history.HistoryProgress(), since=0)
+        read = account_history.continue_reading(
+            endpoint, [cursor], read_limits=account_history.HistoryReadLimits(), commitment=CommitmentLevel.Confirmed
+        )
+        progress, entries = read[account]
+        # While older entries are missing, the first one is unknown.
+        if progress.before is None:
+            found = _first_mint(endpoint, [entry.signature for entry in entries], message)
+    return ArrivalNotFound.UNREADABLE if found is None else found
 
 
 def _first_mint(
     endpoint: RpcEndpoint, signatures: list[str], message: messages.CctpMessage
-) -> BridgeArrival | messages.MintNotFound | None:
+) -> BridgeArrival | ArrivalNotFound | None:
     """Return what the first transaction that used the nonce received; None if none is shown to have."""
-    until = time.monotonic_ns() + _READ_TIMEOUT_NANOSECONDS
-    for start in range(0, len(signatures), MAX_LARGE_BATCH):
-        some = signatures[start : start + MAX_LARGE_BATCH]
-        calls = [account_history.transaction(each, CommitmentLevel.Confirmed, TracedTransaction) for each in some]
-        endpoint.run(calls, max_batch=MAX_LARGE_BATCH)
-        for signature, call in zip(some, calls, strict=True):
-            traced = None if call.error is not None else call.result
-            # A replay fails, and lists the account as well.
-            if traced is not None and not traced.failed:
-                found = _received_mint(signature, traced, message)
-                if found is not None:
-                    return found
-        if time.monotonic_ns() >= until:
-            break
+    level, kind = CommitmentLevel.Confirmed, TracedTransaction
+    for signature, traced in account_history.transactions(endpoint, signatures, level, kind, max_seconds=_READ_SECONDS):
+        # A replay fails, and lists the account as well.
+        if traced is not None and not traced.failed:
+            found = _received_mint(signature, traced, message)
+            if found is not None:
+                return found
     return None
 
 
 def _received_mint(
     signature: str, traced: TracedTransaction, message: messages.CctpMessage
-) -> BridgeArrival | messages.MintNotFound | None:
+) -> BridgeArrival | ArrivalNotFound | None:
     for program, data in traced.calls:
         received = instructions.received_message(data) if program == str(instructions.TRANSMITTER) else None
         if received is None:
@@ -95,7 +81,7 @@ def _received_mint(
         if received_message.nonce != message.nonce:
             continue
         if received_message.burn != message.burn:
-            return messages.MintNotFound.NOT_FOUND
+            return ArrivalNotFound.NOT_FOUND
         slot = traced.slot
         return BridgeArrival(
             received_message.burn.units - received_message.fee_units, signature, BlockRef(slot, signature)
@@ -104,7 +90,6 @@ def _received_mint(
 
 
 _log = structlog.get_logger(__name__)
-_NO_BLOCKHASH = Hash.default()
 _U64 = 2**64
 
 
@@ -148,9 +133,9 @@ class SolanaCctpChain:
         lamports_after, held_after = self._balances(owner, simulated.after)
         if held_after != token_units - request.amount.units or lamports_after < lamports - fee_units:
             raise Rejected("unsafe_instructions")
-        budget = [set_compute_unit_limit(units), set_compute_unit_price(simulated.price)]
         intent = TransferIntent(request.sender, str(instructions.MESSENGER), request.amount)
-        message = _compiled(owner, [*budget, burning], Hash.from_string(simulated.latest.blockhash))
+        budget = units, simulated.price
+        message = transactions.compiled(owner, [burning], simulated.latest.blockhash, budget=budget)
         event_signature = event.sign_message(to_bytes_versioned(message))
         transaction = VersionedTransaction.populate(message, [Signature.default(), event_signature])
         terms = transactions.transaction_terms(transaction, simulated.latest)
@@ -201,7 +186,7 @@ class SolanaCctpChain:
 
     def find_mint(
         self, message: messages.CctpMessage, *, hint: str | None, since: int
-    ) -> BridgeArrival | messages.MintNotFound:
+    ) -> BridgeArrival | ArrivalNotFound:
         """Find it from the beginning of the history of the nonce's account, which is no older than `since`."""
         rpc = self._chain.rpc
         return messages.first_arrival(rpc.run_on_each(lambda endpoint: _find_at_endpoint(endpoint, message, hint=hint)))
@@ -222,17 +207,16 @@ class SolanaCctpChain:
             marked[0] = transactions.with_reference(body[0], transactions.new_reference())
         # By default a simulation has 200 000 units, which a mint may exceed.
         unlimited = [set_compute_unit_limit(transactions.MAX_COMPUTE_UNITS), *marked]
-        if _bytes_of(_compiled(owner, unlimited, _NO_BLOCKHASH, tables)) > transactions.MAX_BYTES:
+        if _bytes_of(transactions.compiled(owner, unlimited, tables=tables)) > transactions.MAX_BYTES:
             unlimited = marked
         simulated = self._simulate(owner, unlimited, new_account_bytes=instructions.USED_NONCE_BYTES, tables=tables)
         units = transactions.compute_unit_limit(simulated.simulation.compute_units * (failures + 1))
         price = transactions.retry_price(simulated.price) if failures else simulated.price
-        budget = [set_compute_unit_limit(units), set_compute_unit_price(price)]
-        latest = Hash.from_string(simulated.latest.blockhash)
-        message = _compiled(owner, [*budget, *marked], latest, tables)
+        latest = simulated.latest.blockhash
+        message = transactions.compiled(owner, marked, latest, budget=(units, price), tables=tables)
         if _bytes_of(message) > transactions.MAX_BYTES:
             # Without a lookup table, a message with two attestations fills the transaction.
-            message, units, price = _compiled(owner, marked, latest, tables), 0, 0
+            message, units, price = transactions.compiled(owner, marked, latest, tables=tables), 0, 0
         if _bytes_of(message) > transactions.MAX_BYTES:
             raise Rejected("simulation_failed", details={"revert": "transaction too large"})
         rent = simulated.token_rent if makes_token_account else simulated.rents[instructions.USED_NONCE_BYTES]
@@ -269,15 +253,9 @@ class SolanaCctpChain:
         tables: Sequence[AddressLookupTableAccount] = (),
     ) -> SimulatedTransaction:
         return simulate(
-            self._chain.rpc, self._chain.level, _compiled(owner, body, _NO_BLOCKHASH, tables),
+            self._chain.rpc, self._chain.level, transactions.compiled(owner, body, tables=tables),
             [owner, tokens.account_of(owner, self._mint)], new_account_bytes=new_account_bytes,
         )  # fmt: skip
-
-
-def _compiled(
-    owner: Pubkey, body: Sequence[Instruction], latest: Hash, tables: Sequence[AddressLookupTableAccount] = ()
-) -> MessageV0:
-    return MessageV0.try_compile(owner, list(body), list(tables), latest)
 
 
 def _bytes_of(message: MessageV0) -> int:

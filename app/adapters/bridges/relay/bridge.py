@@ -3,10 +3,8 @@
 What a service reports proves nothing: its payment is read from the chain.
 """
 
-from enum import StrEnum
-
 from app.adapters.bridges.ether import EtherBridge
-from app.adapters.bridges.relay.orders import BridgeChainIds, OrderService, OrderStatus
+from app.adapters.bridges.relay.orders import OrderService, OrderStatus
 from app.adapters.evm import calls
 from app.adapters.evm.calls import TransactionReceipt
 from app.adapters.evm.chain import EvmChain
@@ -19,16 +17,9 @@ _MAX_REORG_BLOCKS = 8
 """A block that was the newest may be replaced by one of a lower number."""
 
 
-class PaymentNotFound(StrEnum):
-    NOT_FOUND = "not_seen"
-    """The chain does not show it, or shows less."""
-    UNREADABLE = "unreadable"
-    """No node can show it: it returned an error, or no longer keeps the states of that block."""
-
-
 def find_payment(
     chain: EvmChain, tx_hash: str, *, recipient: str, at_least: int, not_before: int
-) -> bridges.BridgeArrival | PaymentNotFound:
+) -> bridges.BridgeArrival | bridges.ArrivalNotFound:
     """Return what a transaction paid a recipient in native coins, or why that is unknown.
 
     A payment before block `not_before` does not count. A direct payment shows its value; one by a contract shows in
@@ -38,18 +29,18 @@ def find_payment(
     sent = calls.transaction(tx_hash, tolerates=accept_any_error)
     chain.rpc.run(receipt, sent)
     if receipt.error is not None or sent.error is not None:
-        return PaymentNotFound.UNREADABLE
+        return bridges.ArrivalNotFound.UNREADABLE
     landed = receipt.result
     if landed is None or not landed.succeeded or landed.block.number < not_before - _MAX_REORG_BLOCKS:
-        return PaymentNotFound.NOT_FOUND
+        return bridges.ArrivalNotFound.NOT_FOUND
     units = 0 if sent.result is None else sent.result.value_units
     if sent.result is None or sent.result.recipient != recipient:
         changed = _balance_change(chain, landed, recipient)
         if changed is None:
-            return PaymentNotFound.UNREADABLE
+            return bridges.ArrivalNotFound.UNREADABLE
         units, _ = changed
     if units < at_least:
-        return PaymentNotFound.NOT_FOUND
+        return bridges.ArrivalNotFound.NOT_FOUND
     return bridges.BridgeArrival(units, landed.tx_hash, landed.block, is_single_payment=True)
 
 
@@ -87,11 +78,10 @@ class OrderBridge(EtherBridge):
         super().__init__(source, destination)
         self._service = service
         self.name = service.name
-        self._chains = BridgeChainIds(source.deployment.chain_id, destination.deployment.chain_id)
 
     def quote(self, request: bridges.BridgeRequest) -> bridges.BridgeOffer:
         """Request an order. Raises: Rejected for a quote that is missing or unsafe; Unreachable."""
-        order_quote = self._service.quote(request, self._chains)
+        order_quote = self._service.quote(request)
         if not 0 < order_quote.minimum_units <= request.amount.units:
             raise Rejected("quote_unavailable")
         return bridges.BridgeOffer(
@@ -118,7 +108,7 @@ class OrderBridge(EtherBridge):
     def progress(self, transfer: bridges.BridgeTransfer) -> bridges.BridgeProgress:
         """Read the order's state, and verify it on the chain. Raises: Unreachable."""
         request, terms = transfer.request, transfer.terms
-        order_state = self._service.order_state(terms, transfer.source_hash, self._chains)
+        order_state = self._service.order_state(terms, transfer.source_hash)
         if order_state.status is OrderStatus.OPEN or order_state.tx_hash is None:
             return bridges.BridgeProgress(bridges.BridgePhase.WAITING, note=order_state.note)
         is_refund = order_state.status is OrderStatus.REFUNDED
@@ -130,7 +120,7 @@ class OrderBridge(EtherBridge):
         arrival = find_payment(
             chain, order_state.tx_hash, recipient=recipient, at_least=at_least, not_before=int(since or 0)
         )
-        if isinstance(arrival, PaymentNotFound):
+        if isinstance(arrival, bridges.ArrivalNotFound):
             return bridges.BridgeProgress(
                 bridges.BridgePhase.WAITING,
                 note=f"{'refund' if is_refund else 'payment'}_{arrival}",

@@ -8,11 +8,12 @@ depository is used.
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from http import HTTPStatus
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from eth_utils.address import to_checksum_address
 from pydantic import AliasPath, BeforeValidator, Field, StringConstraints
@@ -20,7 +21,7 @@ from pydantic import AliasPath, BeforeValidator, Field, StringConstraints
 from app.adapters.bridges.deployments import DEPOSITORY, LIFI_DIAMOND
 from app.adapters.evm.contracts.calls import Function
 from app.adapters.evm.send.transactions import CallTarget
-from app.adapters.http_client import HttpClient, HttpResponse
+from app.adapters.http_client import HttpClient
 from app.adapters.rate_limited_http import KEYLESS, RateLimitedClient, ServiceAccess, read_quote
 from app.core.chains import ZERO_EVM_ADDRESS
 from app.core.foreign import ForeignModel, HexBytes, Items, OptionalItems, OptionalText, U64Digits, U256Digits, parsed
@@ -28,6 +29,7 @@ from app.ports.bridges import BridgeRequest
 from app.ports.chain import Terms
 from app.ports.errors import Rejected, Unreachable
 
+T = TypeVar("T")
 _DEPOSIT = Function("relay_depository", "depositNative")
 _VIA_LIFI = Function("lifi_diamond", "startBridgeTokensViaRelayDepository")
 
@@ -94,12 +96,6 @@ _TOO_SMALL = ("too_low", "too low", "too small", "gher_than_amount")
 
 
 @dataclass(frozen=True, slots=True)
-class BridgeChainIds:
-    source: int
-    destination: int
-
-
-@dataclass(frozen=True, slots=True)
 class OrderQuote:
     """A service's offer for a deposit: its call is encoded again from the decoded fields."""
 
@@ -133,48 +129,31 @@ class OrderService(ABC):
 
     key_header: ClassVar[str]
 
-    def __init__(self, base_url: str, access: ServiceAccess = KEYLESS) -> None:
-        """Store the base address, and the plan: its limit is that of quotes, states have another."""
+    def __init__(self, base_url: str, source_id: int, destination_id: int, access: ServiceAccess = KEYLESS) -> None:
+        """Store the base address, the ids of both chains, and the plan: its limit is that of quotes only."""
+        self._source_id, self._destination_id = source_id, destination_id
         self._url = base_url.rstrip("/")
         self._quotes = RateLimitedClient(self.name, access, self.key_header, total_seconds=_TOTAL_SECONDS)
         self._states = HttpClient(
             connect_seconds=_CONNECT_SECONDS, total_seconds=_TOTAL_SECONDS, headers=access.headers(self.key_header)
         )
 
-    def quote(self, request: BridgeRequest, chains: BridgeChainIds) -> OrderQuote:
+    @abstractmethod
+    def quote(self, request: BridgeRequest) -> OrderQuote:
         """Request an order. Raises: Rejected, as `read_quote` does; Rejected("unsafe_instructions")."""
-        return read_quote(
-            self.name,
-            partial(self._request_quote, request, chains),
-            partial(self._parse_quote, request=request, chains=chains),
-            _refusal_reason,
-        )
 
-    def order_state(self, terms: Terms, source_hash: str, chains: BridgeChainIds) -> OrderState:
+    @abstractmethod
+    def order_state(self, terms: Terms, source_hash: str) -> OrderState:
         """Return an order's state. Raises: Unreachable."""
-        response = self._request_state(terms, source_hash, chains)
-        if response.status not in (HTTPStatus.OK, HTTPStatus.NOT_FOUND):
-            raise Unreachable("bridge_service")
+
+    def _read_state(self, path: str, query: Mapping[str, str], read: Callable[[object], T]) -> T:
+        response = self._states.get(self._url + path, query=query)
         try:
-            return self._parse_state(response)
+            if response.status in (HTTPStatus.OK, HTTPStatus.NOT_FOUND):
+                return response.read(read)
         except Unreachable:
-            raise Unreachable("bridge_service") from None
-
-    @abstractmethod
-    def _request_quote(self, request: BridgeRequest, chains: BridgeChainIds) -> HttpResponse:
-        """Request a quote. Raises: Unreachable."""
-
-    @abstractmethod
-    def _parse_quote(self, body: Any, request: BridgeRequest, chains: BridgeChainIds) -> OrderQuote:
-        """Parse a quote. Raises: Rejected, MalformedResponseError."""
-
-    @abstractmethod
-    def _request_state(self, terms: Terms, source_hash: str, chains: BridgeChainIds) -> HttpResponse:
-        """Request an order's state. Raises: Unreachable."""
-
-    @abstractmethod
-    def _parse_state(self, response: HttpResponse) -> OrderState:
-        """Parse an order's state. Raises: Unreachable."""
+            pass
+        raise Unreachable("bridge_service")
 
 
 def _refusal_reason(status: int, body: object) -> str:
@@ -205,28 +184,27 @@ class LifiOrderService(OrderService):
     route = "LI.FI, Relay"
     key_header = "x-lifi-api-key"
 
-    def _request_quote(self, request: BridgeRequest, chains: BridgeChainIds) -> HttpResponse:
+    def quote(self, request: BridgeRequest) -> OrderQuote:
         query = {
-            "fromChain": str(chains.source), "toChain": str(chains.destination),
+            "fromChain": str(self._source_id), "toChain": str(self._destination_id),
             "fromToken": ZERO_EVM_ADDRESS, "toToken": ZERO_EVM_ADDRESS,
             "fromAmount": str(request.amount.units), "fromAddress": request.sender, "toAddress": request.recipient,
             "slippage": "0.005", "order": "FASTEST", "allowBridges": _LIFI_BRIDGE,
         }  # fmt: skip
-        return self._quotes.get(f"{self._url}/quote", query=query)
 
-    def _parse_quote(self, body: Any, request: BridgeRequest, chains: BridgeChainIds) -> OrderQuote:
-        quote = _LifiQuote.read(body)
-        target = lifi_deposit_call(
-            quote.transaction_request, request, source_id=chains.source, destination_id=chains.destination
-        )
-        return OrderQuote(target, quote.minimum_units, quote.seconds, terms={})
+        def parse(body: Any) -> OrderQuote:
+            quote = _LifiQuote.read(body)
+            target = lifi_deposit_call(
+                quote.transaction_request, request, source_id=self._source_id, destination_id=self._destination_id
+            )
+            return OrderQuote(target, quote.minimum_units, quote.seconds, terms={})
 
-    def _request_state(self, terms: Terms, source_hash: str, chains: BridgeChainIds) -> HttpResponse:
-        query = {"txHash": source_hash, "fromChain": str(chains.source), "toChain": str(chains.destination)}
-        return self._states.get(f"{self._url}/status", query=query)
+        send = partial(self._quotes.get, f"{self._url}/quote", query=query)
+        return read_quote(self.name, send, parse, _refusal_reason)
 
-    def _parse_state(self, response: HttpResponse) -> OrderState:
-        state = response.read(_LifiState.read)
+    def order_state(self, terms: Terms, source_hash: str) -> OrderState:
+        query = {"txHash": source_hash, "fromChain": str(self._source_id), "toChain": str(self._destination_id)}
+        state = self._read_state("/status", query, _LifiState.read)
         return OrderState(
             _LIFI_STATUSES.get((state.status, state.substatus or ""), OrderStatus.OPEN),
             note=f"lifi_{state.substatus or state.status}".lower()[:40],
@@ -266,7 +244,8 @@ class _RelayDeposit(ForeignModel):
 
 
 class _RelayState(ForeignModel):
-    status: str
+    # An order that is not known yet has none.
+    status: str = "unknown"
     tx_hashes: OptionalItems[OrderId] = ()
 
 
@@ -275,37 +254,34 @@ class RelayOrderService(OrderService):
     route = "Relay"
     key_header = "x-api-key"
 
-    def _request_quote(self, request: BridgeRequest, chains: BridgeChainIds) -> HttpResponse:
+    def quote(self, request: BridgeRequest) -> OrderQuote:
         query = {
             "user": request.sender, "recipient": request.recipient,
-            "originChainId": chains.source, "destinationChainId": chains.destination,
+            "originChainId": self._source_id, "destinationChainId": self._destination_id,
             "originCurrency": ZERO_EVM_ADDRESS, "destinationCurrency": ZERO_EVM_ADDRESS,
             "amount": str(request.amount.units), "tradeType": "EXACT_INPUT",
             # Without it an order that fails is not refunded.
             "refundTo": request.sender,
         }  # fmt: skip
-        return self._quotes.post(f"{self._url}/quote/v2", json.dumps(query).encode())
 
-    def _parse_quote(self, body: Any, request: BridgeRequest, chains: BridgeChainIds) -> OrderQuote:
-        quote = _RelayQuote.read(body)
-        if [step.kind for step in quote.steps] != ["transaction"] or len(quote.steps[0].items) != 1:
-            raise Rejected("unsafe_instructions")
-        deposit = _RelayDeposit.read(body["steps"][0])
-        return OrderQuote(
-            target=deposit_call(deposit.items[0].data, request, source_id=chains.source),
-            minimum_units=quote.minimum_units or quote.units,
-            seconds=quote.seconds,
-            terms={"request_id": deposit.request_id},
-        )
+        def parse(body: Any) -> OrderQuote:
+            quote = _RelayQuote.read(body)
+            if [step.kind for step in quote.steps] != ["transaction"] or len(quote.steps[0].items) != 1:
+                raise Rejected("unsafe_instructions")
+            deposit = _RelayDeposit.read(body["steps"][0])
+            return OrderQuote(
+                target=deposit_call(deposit.items[0].data, request, source_id=self._source_id),
+                minimum_units=quote.minimum_units or quote.units,
+                seconds=quote.seconds,
+                terms={"request_id": deposit.request_id},
+            )
 
-    def _request_state(self, terms: Terms, source_hash: str, chains: BridgeChainIds) -> HttpResponse:
+        send = partial(self._quotes.post, f"{self._url}/quote/v2", json.dumps(query).encode())
+        return read_quote(self.name, send, parse, _refusal_reason)
+
+    def order_state(self, terms: Terms, source_hash: str) -> OrderState:
         query = {"requestId": str(terms["request_id"])}
-        return self._states.get(f"{self._url}/intents/status/v3", query=query)
-
-    def _parse_state(self, response: HttpResponse) -> OrderState:
-        if response.status == HTTPStatus.NOT_FOUND:
-            return OrderState(OrderStatus.OPEN, note="relay_unknown")
-        state = response.read(_RelayState.read)
+        state = self._read_state("/intents/status/v3", query, _RelayState.read)
         return OrderState(
             _RELAY_STATUSES.get(state.status, OrderStatus.OPEN),
             note=f"relay_{state.status}"[:40],

@@ -26,7 +26,8 @@ class ChainlinkFeed:
 
 PERMIT2 = "0x000000000022D473030F116dDEE9F6B43aC78BA3"
 X402_PERMIT2_PROXY = "0x402085c248EeA27D92E8b30b2C58ed07f9E20001"
-"""Both are at the same address on all chains."""
+X402_UPTO_PROXY = "0x4020A4f3b7b90ccA423B9fabCc0CE57C6C240002"
+"""All are at the same address on all chains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ _BRIDGE_CONTRACTS = (
 )
 _DEAD_ENDS: Mapping[str, str] = {
     **{address.lower(): noun for address, noun in _FACTS["dead_ends"].items()},
-    **{address.lower(): "a contract of Permit2" for address in (PERMIT2, X402_PERMIT2_PROXY)},
+    **{address.lower(): "a contract of Permit2" for address in (PERMIT2, X402_PERMIT2_PROXY, X402_UPTO_PROXY)},
     **{address.lower(): "a contract of a bridge" for address in _BRIDGE_CONTRACTS},
     **{
         address.lower(): f"the contract {name.replace('_', ' ')}"

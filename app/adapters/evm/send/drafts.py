@@ -52,16 +52,36 @@ class EvmDrafter:
         target = target_of(intent, {}, usdc=self._deployment.usdc)
         usual = transactions.TRANSFER_GAS if intent.amount.token == self._native else transactions.TOKEN_TRANSFER_GAS
         code = calls.has_code(intent.recipient)
-        drafted = self._draft_new(intent, target, fallback_gas=usual, simulates=True, terms={}, also=[code])
+        drafted = self.draft_call(intent, target, gas=usual, simulates=True, terms={}, also=[code])
         return replace(drafted, recipient_is=CONTRACT if code.result else None)
 
     def draft_call(
-        self, intent: TransferIntent, target: CallTarget, *, gas: int, simulates: bool, next_gas: int = 0
+        self,
+        intent: TransferIntent,
+        target: CallTarget,
+        *,
+        gas: int,
+        simulates: bool,
+        terms: Terms | None = None,
+        next_gas: int = 0,
+        also: Sequence[RpcCall[Any]] = (),
     ) -> TransactionDraft:
-        """Draft a call whose sender must also afford a next one with its gas. Raises: Rejected, Unreachable."""
-        return self._draft_new(
-            intent, target, fallback_gas=gas, simulates=simulates, terms=target.as_terms(), next_gas=next_gas
-        )
+        """Draft a call whose sender must also afford a next one with its gas; without an estimate, it gets `gas`.
+
+        The terms are those of the call, unless others are given. Raises: Rejected, Unreachable.
+        """
+        readings = self.read(intent.sender, target, estimates=simulates, also=also)
+        gas = gas if readings.gas is None else transactions.gas_limit(readings.gas)
+        # Insufficient funds are checked first: they make the simulation fail too, with a less specific error.
+        fee_terms = FeeTerms(gas, readings.price, readings.l1_fee_units)
+        if next_gas:
+            # The data of the next call may be larger.
+            both = FeeTerms(gas + next_gas, readings.price, 3 * readings.l1_fee_units)
+            Shortage.check(self._native, "insufficient_gas", readings.native_units, both.max_units)
+        draft = self.affordable(intent, readings, fee_terms, target.as_terms() if terms is None else terms)
+        if readings.revert is not None:
+            raise Rejected("simulation_failed", details={"revert": readings.revert})
+        return draft
 
     def draft_submission(self, sender: str, target: CallTarget, *, most_gas: int | None = None) -> TransactionDraft:
         """Draft a call that costs the sender only its fee.
@@ -98,30 +118,6 @@ class EvmDrafter:
         sender = attempt.intent.sender
         no_amount = TransferIntent(sender, sender, TokenAmount(0, self._native))
         return self._redraft(no_amount, CallTarget(sender, 0, b""), previous, gas=transactions.TRANSFER_GAS, terms={})
-
-    def _draft_new(
-        self,
-        intent: TransferIntent,
-        target: CallTarget,
-        *,
-        fallback_gas: int,
-        simulates: bool,
-        terms: Terms,
-        next_gas: int = 0,
-        also: Sequence[RpcCall[Any]] = (),
-    ) -> TransactionDraft:
-        readings = self.read(intent.sender, target, estimates=simulates, also=also)
-        gas = fallback_gas if readings.gas is None else transactions.gas_limit(readings.gas)
-        # Insufficient funds are checked first: they make the simulation fail too, with a less specific error.
-        fee_terms = FeeTerms(gas, readings.price, readings.l1_fee_units)
-        if next_gas:
-            # The data of the next call may be larger.
-            both = FeeTerms(gas + next_gas, readings.price, 3 * readings.l1_fee_units)
-            Shortage.check(self._native, "insufficient_gas", readings.native_units, both.max_units)
-        draft = self.affordable(intent, readings, fee_terms, terms)
-        if readings.revert is not None:
-            raise Rejected("simulation_failed", details={"revert": readings.revert})
-        return draft
 
     def _redraft(
         self, intent: TransferIntent, target: CallTarget, previous: FeeTerms, *, gas: int, terms: Terms

@@ -1,6 +1,9 @@
-"""Nodes' error messages, in one table: clients differ in their codes, so the messages decide."""
+"""Nodes' error messages, read from a table, and texts of contracts."""
 
 import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
 
 from app.adapters.evm.contracts.calls import Function
 from app.adapters.jsonrpc.calls import RpcError
@@ -9,55 +12,9 @@ from app.core.foreign import MalformedResponseError
 ALREADY_KNOWN = "already_known"
 """The node has these very bytes: success."""
 
-SEND_REFUSALS: tuple[tuple[str, str], ...] = (
-    ("already known", ALREADY_KNOWN),  # geth, op-geth, reth, erigon, besu: ErrAlreadyKnown
-    ("already imported", ALREADY_KNOWN),  # anvil, reth
-    ("known transaction", ALREADY_KNOWN),  # besu, older geth
-    ("alreadyknown", ALREADY_KNOWN),  # nethermind
-    ("existing tx with same hash", ALREADY_KNOWN),  # erigon: DuplicateHash
-    ("nonce too low", "nonce_too_low"),  # geth, reth, anvil: core.ErrNonceTooLow
-    ("nonce is too low", "nonce_too_low"),  # openethereum's message, still used by some gateways
-    ("oldnonce", "nonce_too_low"),  # nethermind
-    ("replacement transaction underpriced", "replacement_underpriced"),  # geth, anvil: ErrReplaceUnderpriced
-    ("replacementnotallowed", "replacement_underpriced"),  # nethermind
-    ("could not replace existing", "replacement_underpriced"),  # erigon
-    ("underpriced", "fee_too_low"),  # geth: txpool.ErrUnderpriced; erigon: UnderPriced
-    ("fee too low", "fee_too_low"),  # erigon: FeeTooLow
-    ("gas price below", "fee_too_low"),  # besu: GAS_PRICE_TOO_LOW, GAS_PRICE_BELOW_CURRENT_BASE_FEE
-    ("max fee per gas less than block base fee", "fee_too_low"),  # anvil, reth, geth: core.ErrFeeCapTooLow
-    ("fee cap less than block base fee", "fee_too_low"),  # erigon
-    ("feetoolow", "fee_too_low"),  # nethermind
-    ("insufficient funds", "insufficient_funds"),  # geth, anvil, reth: core.ErrInsufficientFunds
-    ("insufficientfunds", "insufficient_funds"),  # nethermind
-    ("upfront cost exceeds account balance", "insufficient_funds"),  # besu
-    ("overshot", "insufficient_funds"),  # geth's second sentence, when the first was cut off
-    ("max priority fee per gas higher than max fee", "invalid_transaction"),  # geth, anvil: ErrTipAboveFeeCap
-    ("max priority fee per gas exceeds max fee", "invalid_transaction"),  # besu
-    ("intrinsic gas too", "invalid_transaction"),  # geth, anvil: ErrIntrinsicGas
-    ("exceeds block gas limit", "invalid_transaction"),  # geth: txpool.ErrGasLimit
-    ("gas limit too high", "invalid_transaction"),  # EIP-7825's cap of 2^24, geth
-    ("invalid chain id", "wrong_chain"),  # geth, anvil: types.ErrInvalidChainId
-    ("wrong chainid", "wrong_chain"),  # besu
-    ("invalid sender", "invalid_transaction"),  # geth: txpool.ErrInvalidSender
-    ("oversized data", "invalid_transaction"),  # geth: txpool.ErrOversizedData
-    ("nonce too high", "nonce_too_high"),  # anvil; some gateways
-    ("future transaction tries to replace pending", "pool_full"),  # geth: ErrFutureReplacePending
-    ("txpool is full", "pool_full"),  # geth: ErrTxPoolOverflow
-    ("transaction pool is full", "pool_full"),  # reth
-    ("sub-pool is full", "pool_full"),  # erigon: PendingPoolOverflow, BaseFeePoolOverflow, QueuedPoolOverflow
-)
-
-_REVERTS = (
-    "revert",  # geth, anvil, reth, erigon, besu, nethermind
-    "out of gas",  # geth
-    "gas required exceeds",  # geth: the call needs more than a block holds
-    "invalid opcode",  # geth, anvil
-    "invalidfeopcode",  # anvil
-    "stack underflow",  # geth, anvil
-    "insufficient funds",  # geth, anvil: the value is more than the sender has
-    "insufficient balance",  # geth: ErrInsufficientBalance inside the call
-    "vm execution error",  # nethermind, openethereum
-)
+_TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+SEND_REFUSALS: Sequence[tuple[str, str]] = [(words, reason) for words, reason in _TABLES["sends"]]
+"""Words of a message, and the reason that they prove."""
 
 _ERROR = Function("solidity", "Error")  # Solidity's require and revert
 _PANIC = Function("solidity", "Panic")  # Solidity's assert and arithmetic
@@ -68,7 +25,7 @@ _MAX_TEXT = 120
 def is_revert(error: RpcError) -> bool:
     """Return whether an estimate or call failed because of its effect, and not because of the node."""
     text = error.message.lower()
-    return error.code == 3 or any(words in text for words in _REVERTS)  # noqa: PLR2004 - geth's code of reverts
+    return error.code == 3 or any(words in text for words in _TABLES["reverts"])  # noqa: PLR2004 - geth's code of reverts
 
 
 def revert_text(error: RpcError) -> str:

@@ -20,7 +20,7 @@ from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.ports.chain import BlockRef, Terms, TransactionOutcome, TransactionStatus
 
-_NONCE_BITMAP = Function("permit2", "nonceBitmap")
+NONCE_BITMAP = Function("permit2", "nonceBitmap")
 """Which nonces of a payer Permit2 has accepted, among the 256 of a word."""
 _PER_CALL = 200
 _FINAL_DEPTH = 64
@@ -62,7 +62,7 @@ class OpenAuthorization:
         """Return the call that reads whether it was used, for `is_used`."""
         if self.permit2_recipient is None:
             return contracts.AUTHORIZATION_STATE.at(usdc, self.payer, self.nonce)
-        return _NONCE_BITMAP.at(PERMIT2, self.payer, int.from_bytes(self.nonce[:-1], "big"))
+        return NONCE_BITMAP.at(PERMIT2, self.payer, int.from_bytes(self.nonce[:-1], "big"))
 
     def is_used(self, state: int) -> bool:
         return bool(state if self.permit2_recipient is None else state >> self.nonce[-1] & 1)

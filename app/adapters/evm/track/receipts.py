@@ -273,10 +273,7 @@ class NonceHistoryReader:
             expected.intent, expected.terms, usdc=self._deployment.usdc
         ):
             nonce_use = NonceUse.SAME
-        raw, terms = self._raw(found, target)
-        if raw is None and nonce_use is not NonceUse.OTHER:
-            raw = _raw_by_hash(endpoint, found.tx_hash)
-        return SentTransaction(found.tx_hash, recipient, amount, nonce_use, raw, terms)
+        return SentTransaction(found.tx_hash, recipient, amount, nonce_use, *self._raw(found, target))
 
     def _raw(self, found: RpcTransaction, target: CallTarget) -> tuple[bytes | None, Terms | None]:
         """Reassemble the signed bytes, with their terms; None if they do not have the form that we sign."""
@@ -315,11 +312,3 @@ def _find_by_nonce(endpoint: RpcEndpoint, sender: str, sequence: int) -> RpcTran
         if each.sender == sender and each.nonce == sequence:
             return each
     return None
-
-
-def _raw_by_hash(endpoint: RpcEndpoint, tx_hash: str) -> bytes | None:
-    """Read the raw signed bytes; not every node has the method."""
-    found = calls.call(lambda eth: eth.get_raw_transaction(tx_hash), bytes, tolerates=accept_any_error)
-    endpoint.run([found])
-    raw = found.result_or_none
-    return raw if raw and transactions.hash_of(raw) == tx_hash else None

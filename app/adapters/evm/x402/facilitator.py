@@ -14,13 +14,12 @@ from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.calls import Function
 from app.adapters.evm.send import refusals
-from app.adapters.evm.send.drafts import EvmDrafter
 from app.adapters.evm.send.transactions import CallTarget, FeeTerms
 from app.adapters.evm.x402 import known_wallets, payments
 from app.adapters.evm.x402.payments import SignedAuthorization
+from app.adapters.evm.x402.upto import UptoScheme
 from app.adapters.jsonrpc.calls import RpcCall
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
-from app.core.chains import native
 from app.ports.chain import Terms, TransactionDraft
 from app.ports.errors import Rejected
 from app.ports.facilitator import ExpectedPayment, IncomingPayment, PaymentAuthorization, SettlementCapacity
@@ -53,9 +52,10 @@ class EvmFacilitator:
         self._usdc = deployment.usdc
         self._multicall = deployment.multicall3
         self._confirmations = confirmations
-        self._drafter = EvmDrafter(chain.rpc, deployment, native(chain.name))
+        self._drafter = chain.drafter
         self._domain = payments.usdc_domain(deployment)
         self.asset = payments.usdc_asset(deployment)
+        self.metered = UptoScheme(chain)
 
     def canonical_hash(self, text: str) -> str | None:
         return text.lower() if _HASH.fullmatch(text) else None

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Self
 
 from eth_utils.address import to_checksum_address
+from eth_utils.crypto import keccak
 from pydantic import AfterValidator, AliasPath, Field, StringConstraints
 
 from app.adapters.evm import signatures
@@ -88,7 +89,7 @@ def _of(name: str) -> Any:
     return Field(validation_alias=AliasPath("authorization", name))
 
 
-_Address = Annotated[str, StringConstraints(pattern=r"^0x[0-9a-fA-F]{40}$"), AfterValidator(to_checksum_address)]
+Address = Annotated[str, StringConstraints(pattern=r"^0x[0-9a-fA-F]{40}$"), AfterValidator(to_checksum_address)]
 _Hash = Annotated[str, StringConstraints(pattern=r"^0x[0-9a-fA-F]{64}$")]
 _Signature = Annotated[
     str, StringConstraints(pattern=r"^0x([0-9a-fA-F]{2})+$", max_length=_MAX_SIGNATURE, to_lower=True)
@@ -96,8 +97,8 @@ _Signature = Annotated[
 
 
 class SignedAuthorization(ForeignModel):
-    payer: _Address = _of("from")
-    recipient: _Address = _of("to")
+    payer: Address = _of("from")
+    recipient: Address = _of("to")
     units: U256Digits = _of("value")
     valid_after: U256Digits = _of("validAfter")
     valid_before: U256Digits = _of("validBefore")
@@ -131,14 +132,13 @@ class SignedAuthorization(ForeignModel):
         """Return whether the payer's key signed it, as the token checks it; else its payer may be a contract."""
         if not signatures.SIGNATURE.fullmatch(self.signature):
             return False
-        _v, _r, s = self._vrs()
+        _v, _r, s = vrs(self.signature)
         message = signatures.typed_message(_TRANSFER_STRUCT, self._fields(), domain)
-        return s <= _HALF_ORDER and signatures.signer_of(message, self.signature) == self.payer
+        return int.from_bytes(s, "big") <= _HALF_ORDER and signatures.signer_of(message, self.signature) == self.payer
 
     def call(self) -> bytes:
         """Return the calldata that submits it with a key's signature."""
-        v, r, s = self._vrs()
-        return _TRANSFER.encode(*self._fields(), v, r.to_bytes(32, "big"), s.to_bytes(32, "big"))
+        return _TRANSFER.encode(*self._fields(), *vrs(self.signature))
 
     def call_of_contract(self) -> tuple[bytes, Terms]:
         """Return the calldata that submits it with a contract's signature, and its deployment. Raises: Rejected."""
@@ -159,10 +159,12 @@ class SignedAuthorization(ForeignModel):
     def _fields(self) -> tuple[object, ...]:
         return (self.payer, self.recipient, self.units, self.valid_after, self.valid_before, self.nonce)
 
-    def _vrs(self) -> tuple[int, int, int]:
-        raw = bytes.fromhex(self.signature[2:])
-        v = raw[64] + 27 if raw[64] < 27 else raw[64]  # noqa: PLR2004 - some wallets count from 0
-        return v, int.from_bytes(raw[:32], "big"), int.from_bytes(raw[32:64], "big")
+
+def vrs(signature: str) -> tuple[int, bytes, bytes]:
+    """Return v, r and s of a key's signature."""
+    raw = bytes.fromhex(signature[2:])
+    v = raw[64] + 27 if raw[64] < 27 else raw[64]  # noqa: PLR2004 - some wallets count from 0
+    return v, raw[:32], raw[32:64]
 
 
 PERMIT2_METHOD = "permit2"
@@ -173,7 +175,15 @@ _PERMIT2_TRANSFER_STRUCT = (
     "TokenPermissions(address token,uint256 amount)"
     "Witness(address to,uint256 validAfter)"
 )
-_ALLOWANCE_STRUCT = "Permit(address owner,address spender,uint256 value,uint256 nonce,uint256 deadline)"
+_PERMIT_STRUCT = "Permit(address owner,address spender,uint256 value,uint256 nonce,uint256 deadline)"
+
+
+def sign_permit(
+    deployment: EvmDeployment, signer: Signer, *, spender: str, units: int, nonce: int, deadline: int
+) -> str:
+    """Sign that a contract may take these units of USDC until a deadline (EIP-2612)."""
+    values = (signer.evm_address, spender, units, nonce, deadline)
+    return signatures.sign(signatures.typed_message(_PERMIT_STRUCT, values, usdc_domain(deployment)), signer)
 
 
 def sign_permit2_transfer(
@@ -200,12 +210,12 @@ def sign_allowance(
     deployment: EvmDeployment, intent: PaymentIntent, signer: Signer, *, permit_nonce: int, deadline: int
 ) -> Mapping[str, Any]:
     """Return what lets the facilitator set the allowance of Permit2 to exactly this payment."""
-    values = (signer.evm_address, PERMIT2, intent.units, permit_nonce, deadline)
-    message = signatures.typed_message(_ALLOWANCE_STRUCT, values, usdc_domain(deployment))
+    signature = sign_permit(
+        deployment, signer, spender=PERMIT2, units=intent.units, nonce=permit_nonce, deadline=deadline
+    )
     return {
         "from": signer.evm_address, "asset": deployment.usdc, "spender": PERMIT2, "amount": str(intent.units),
-        "nonce": str(permit_nonce), "deadline": str(deadline), "signature": signatures.sign(message, signer),
-        "version": "1",
+        "nonce": str(permit_nonce), "deadline": str(deadline), "signature": signature, "version": "1",
     }  # fmt: skip
 
 
@@ -246,8 +256,8 @@ class EvmPaymentSigner:
         return {"permit_nonce": permit_nonce}
 
     def authorize(self, intent: PaymentIntent, prepared: Terms, signer: Signer, *, now: int) -> AuthorizedPayment:
-        """Sign an authorization with a random nonce, which the token, or Permit2, accepts once."""
-        nonce, end = secrets.token_bytes(_NONCE_BYTES), now + intent.validity_seconds
+        """Sign an authorization; the token, or Permit2, accepts its nonce once."""
+        nonce, end = intent.nonce or secrets.token_bytes(_NONCE_BYTES), now + intent.validity_seconds
         opened = OpenAuthorization(signer.evm_address, nonce, end, intent.since_block)
         extensions = {}
         if _method(intent.extra) == PERMIT2_METHOD:
@@ -262,7 +272,9 @@ class EvmPaymentSigner:
                 )
         else:
             payload = sign_transfer(self._deployment, intent, signer, nonce=nonce, valid_before=end)
-        return AuthorizedPayment("0x" + nonce.hex(), payload, opened.as_terms(), extensions)
+        # A seller can give one nonce to several payers.
+        reference = nonce if intent.nonce is None else keccak(bytes.fromhex(signer.evm_address[2:]) + nonce)
+        return AuthorizedPayment("0x" + reference.hex(), payload, opened.as_terms(), extensions)
 
 
 def _method(extra: Mapping[str, Any]) -> object:

@@ -8,7 +8,6 @@ from app.adapters.evm import calls
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.send import refusals
-from app.adapters.evm.send.drafts import EvmDrafter
 from app.adapters.evm.send.transactions import CallTarget, FeeTerms
 from app.adapters.evm.x402 import payments
 from app.adapters.evm.x402.payments import EvmPaymentSigner, SignedAuthorization
@@ -31,7 +30,7 @@ class EvmTransferSponsor:
         self._chain = chain
         self._usdc, self._multicall = chain.deployment.usdc, chain.deployment.multicall3
         self._native = native(chain.name)
-        self._drafter = EvmDrafter(chain.rpc, chain.deployment, self._native)
+        self._drafter = chain.drafter
         self._signer = EvmPaymentSigner(chain)
 
     def draft(self, transfer: SponsoredTransfer) -> SponsoredDraft:

@@ -54,6 +54,7 @@ def _table(key: Pubkey, state: AccountState | None) -> AddressLookupTableAccount
     return AddressLookupTableAccount(key, found)
 
 
+NO_BLOCKHASH = str(Hash.default())
 MAX_BYTES = 1232
 """The size of a transaction that fits one packet."""
 
@@ -86,10 +87,14 @@ class TransactionPlan:
         except TypeError:
             raise ValueError("these are not the terms of a Solana transaction") from None
 
+    def compile(self, payer: Pubkey, instructions: Sequence[Instruction]) -> MessageV0:
+        budget = self.compute_units, self.micro_lamports_per_unit
+        return compiled(payer, instructions, self.blockhash, budget=budget)
+
 
 def trial_plan() -> TransactionPlan:
     """Return the plan to simulate: what is not known yet is at its maximum, with a creation that may do nothing."""
-    return TransactionPlan(str(Hash.default()), 0, 0, MAX_COMPUTE_UNITS, 0, new_reference(), creates_account=True)
+    return TransactionPlan(NO_BLOCKHASH, 0, 0, MAX_COMPUTE_UNITS, 0, new_reference(), creates_account=True)
 
 
 def new_reference() -> str:
@@ -102,16 +107,23 @@ def transfer_message(intent: TransferIntent, plan: TransactionPlan, *, mint: Pub
     units = intent.amount.units
     if intent.amount.token != USDC:
         paying = transfer(TransferParams(from_pubkey=sender, to_pubkey=recipient, lamports=units))
-        return compiled(sender, [with_reference(paying, plan.reference)], plan)
+        return plan.compile(sender, [with_reference(paying, plan.reference)])
     creating = [tokens.create_account(sender, recipient, mint)] if plan.creates_account else []
     paying = tokens.transfer_checked(sender, recipient, mint, units=units, decimals=USDC.decimals)
-    return compiled(sender, [*creating, with_reference(paying, plan.reference)], plan)
+    return plan.compile(sender, [*creating, with_reference(paying, plan.reference)])
 
 
-def compiled(payer: Pubkey, instructions: Sequence[Instruction], plan: TransactionPlan) -> MessageV0:
-    """Return a message with the compute budget and the blockhash of a plan."""
-    budget = [set_compute_unit_limit(plan.compute_units), set_compute_unit_price(plan.micro_lamports_per_unit)]
-    return MessageV0.try_compile(payer, [*budget, *instructions], [], Hash.from_string(plan.blockhash))
+def compiled(
+    payer: Pubkey,
+    instructions: Sequence[Instruction],
+    blockhash: str = NO_BLOCKHASH,
+    *,
+    budget: tuple[int, int] | None = None,
+    tables: Sequence[AddressLookupTableAccount] = (),
+) -> MessageV0:
+    """Return a message, with a compute budget if it is given: units, and micro-lamports for each."""
+    prefix = [] if budget is None else [set_compute_unit_limit(budget[0]), set_compute_unit_price(budget[1])]
+    return MessageV0.try_compile(payer, [*prefix, *instructions], list(tables), Hash.from_string(blockhash))
 
 
 def unsigned_transaction(message: MessageV0) -> VersionedTransaction:

@@ -1,7 +1,7 @@
 """Histories of accounts and the transactions in them, read in bounded portions."""
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self, TypeVar
 
@@ -22,7 +22,7 @@ LandedT = TypeVar("LandedT", bound=LandedTransaction)
 MAX_PAGE = 1_000
 MAX_UNAVAILABLE_SLOTS = 1_500
 """How long, about ten minutes, a node may take to show a transaction that it lists."""
-_READ_TIMEOUT_NANOSECONDS = 20 * 10**9
+_READ_SECONDS = 20
 """A third of a job's time limit: transactions of others may be large."""
 _MAX_RECENT = 16
 """A node's index may be late; a transaction that appears among this many before the newest is still found."""
@@ -84,7 +84,7 @@ def continue_reading(
     cursors: Sequence[HistoryCursor],
     *,
     read_limits: HistoryReadLimits,
-    at_least: int | None,
+    at_least: int | None = None,
     commitment: CommitmentLevel = CommitmentLevel.Finalized,
 ) -> Mapping[str, tuple[HistoryProgress, tuple[HistoryEntry, ...]]]:
     """Return, by account, the progress and the entries that were read, oldest first.
@@ -134,19 +134,23 @@ def transaction(
     return SolanaRpcCall(request, landed_or_none(signature, kind), tolerates=tolerates)
 
 
-def transactions(endpoint: RpcEndpoint, signatures: Collection[str]) -> Mapping[str, LandedTransaction | None]:
-    """Return finalized transactions, None for one not shown; a time limit omits the last. Raises: EndpointError."""
-    until = time.monotonic_ns() + _READ_TIMEOUT_NANOSECONDS
-    waiting = list(signatures)
-    read: dict[str, LandedTransaction | None] = {}
-    while waiting and (not read or time.monotonic_ns() < until):
-        calls = {
-            name: transaction(name, CommitmentLevel.Finalized, LandedTransaction) for name in waiting[:MAX_LARGE_BATCH]
-        }
-        endpoint.run([*calls.values()], max_batch=MAX_LARGE_BATCH)
-        read |= {name: call.result_or_none for name, call in calls.items()}
-        del waiting[:MAX_LARGE_BATCH]
-    return read
+def transactions(
+    endpoint: RpcEndpoint,
+    signatures: Sequence[str],
+    commitment: CommitmentLevel,
+    kind: type[LandedT],
+    *,
+    max_seconds: int = _READ_SECONDS,
+) -> Iterator[tuple[str, LandedT | None]]:
+    """Yield transactions, None for one not shown; a time limit omits the last. Raises: EndpointError."""
+    until = time.monotonic() + max_seconds
+    for start in range(0, len(signatures), MAX_LARGE_BATCH):
+        if start and time.monotonic() >= until:
+            return
+        batch = signatures[start : start + MAX_LARGE_BATCH]
+        calls = [transaction(signature, commitment, kind) for signature in batch]
+        endpoint.run(calls, max_batch=MAX_LARGE_BATCH)
+        yield from zip(batch, (call.result_or_none for call in calls), strict=True)
 
 
 def _result(walk: _HistoryWalk) -> tuple[HistoryProgress, tuple[HistoryEntry, ...]]:

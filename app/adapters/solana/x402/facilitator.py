@@ -5,9 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from solders.commitment_config import CommitmentLevel
-from solders.compute_budget import set_compute_unit_limit, set_compute_unit_price
-from solders.hash import Hash
-from solders.message import MessageV0, to_bytes_versioned
+from solders.message import to_bytes_versioned
 from solders.pubkey import Pubkey
 from solders.signature import Signature
 from solders.transaction import VersionedTransaction
@@ -36,6 +34,7 @@ class _DatedTransaction(LandedTransaction):
 
 class SolanaFacilitator:
     name = ChainName.SOLANA
+    metered = None
 
     def __init__(self, chain: SolanaChain) -> None:
         self._rpc = chain.rpc
@@ -105,16 +104,9 @@ class SolanaFacilitator:
         latest, rent = calls.blockhash(_CONFIRMED), calls.rent(tokens.TOKEN_ACCOUNT_BYTES)
         self._rpc.run(latest, rent)
         payer = Pubkey.from_string(settler)
-        message = MessageV0.try_compile(
-            payer,
-            [
-                set_compute_unit_limit(_ACCOUNT_CREATION_UNITS),
-                set_compute_unit_price(1),
-                tokens.create_account(payer, Pubkey.from_string(recipient), self._mint),
-            ],
-            [],
-            Hash.from_string(latest.result.blockhash),
-        )
+        creating = tokens.create_account(payer, Pubkey.from_string(recipient), self._mint)
+        budget = _ACCOUNT_CREATION_UNITS, 1
+        message = transactions.compiled(payer, [creating], latest.result.blockhash, budget=budget)
         creation = transactions.unsigned_transaction(message)
         return self._draft(settler, creation, rent.result + payments.MAX_FEE_LAMPORTS)
 

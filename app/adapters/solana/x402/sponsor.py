@@ -14,7 +14,6 @@ from solders.transaction import VersionedTransaction
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.client.wire import Blockhash
 from app.adapters.solana.send import drafts, tokens, transactions
-from app.adapters.solana.send.drafts import TransferParties
 from app.adapters.solana.send.simulation import simulate
 from app.adapters.solana.send.transactions import TransactionPlan
 from app.adapters.solana.track.authorizations import FEE_SUFFIX, OpenTransfer
@@ -41,23 +40,23 @@ class SolanaTransferSponsor:
         keys = [*owners, *(tokens.account_of(owner, self._mint) for owner in owners), submitter]
         message = self._message(transfer, trial, _SAMPLE_FEE)
         readings = simulate(self._chain.rpc, self._chain.level, message, keys)
-        parties = TransferParties(*readings.before[:4])
+        _sender, recipient, sender_tokens, recipient_tokens, payer = readings.before
         intent = TransferIntent(transfer.sender, transfer.recipient, TokenAmount(transfer.units, USDC))
-        drafts.assert_valid_recipient(intent, parties, readings.empty_rent, mint=self._mint)
-        token_units = tokens.units_of(parties.sender_tokens, owner=owners[0], mint=self._mint)
+        drafts.assert_valid_recipient(intent, recipient, recipient_tokens, readings.empty_rent, mint=self._mint)
+        token_units = tokens.units_of(sender_tokens, owner=owners[0], mint=self._mint)
         Shortage.check(USDC, "insufficient_funds", token_units, transfer.units)
         readings.assert_succeeded()
-        creates_account = tokens.read_account(parties.recipient_tokens) is None
+        creates_account = tokens.read_account(recipient_tokens) is None
         plan = readings.plan(trial.reference, creates_account=creates_account)
         # Two sign, and an account that is created needs its rent.
         cost = transactions.fee_lamports(plan.compute_units, plan.micro_lamports_per_unit)
         cost += transactions.BASE_FEE_LAMPORTS
-        cost += readings.missing_rent(parties.recipient_tokens) if creates_account else 0
-        lamports = readings.before[4].lamports if readings.before[4] else 0
+        cost += readings.missing_rent(recipient_tokens) if creates_account else 0
+        lamports = payer.lamports if payer else 0
         if lamports < cost + readings.empty_rent:
             raise Rejected("gas_unavailable")
         own = TransferIntent(transfer.sponsor.submitter, self._chain.deployment.usdc_mint, TokenAmount(0, SOL))
-        kind = drafts.recipient_kind(transfer.recipient, parties.recipient)
+        kind = drafts.recipient_kind(transfer.recipient, recipient)
         submission = readings.draft(own, plan.as_terms(), cost, (lamports, lamports), kind)
         funds = AvailableFunds(token_units, None, readings.slot)
         return SponsoredDraft(transfer, TokenAmount(cost, SOL), funds, submission, creates_account)
@@ -88,7 +87,7 @@ class SolanaTransferSponsor:
             transactions.with_reference(paying, plan.reference),
             *([charging] if fee_units else []),
         ]
-        return transactions.compiled(submitter, instructions, plan)
+        return plan.compile(submitter, instructions)
 
     def _payment(self, sender: Pubkey, recipient: Pubkey, units: int) -> Instruction:
         return tokens.transfer_checked(sender, recipient, self._mint, units=units, decimals=USDC.decimals)

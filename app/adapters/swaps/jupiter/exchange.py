@@ -12,7 +12,6 @@ from functools import partial
 
 from solders.address_lookup_table_account import AddressLookupTableAccount
 from solders.compute_budget import set_compute_unit_limit, set_compute_unit_price
-from solders.hash import Hash
 from solders.instruction import Instruction
 from solders.message import MessageV0
 from solders.pubkey import Pubkey
@@ -119,7 +118,6 @@ def _do_accounts_match(keys: list[Pubkey], layout: _RouteLayout, pair: SwapAccou
     )  # fmt: skip
 
 
-_NO_BLOCKHASH = Hash.default()
 _U64 = 2**64
 _MAX_ACCOUNT_LOCKS = 64
 """Accounts in one transaction, `MAX_TX_ACCOUNT_LOCKS` of Agave."""
@@ -173,7 +171,7 @@ class JupiterExchange:
                 transfer(TransferParams(from_pubkey=owner, to_pubkey=owner, lamports=minimums[SOL])),
             ]
 
-        unsimulated = _message(pair.owner, ending({SOL: 0, USDC: 0}), tables, blockhash=_NO_BLOCKHASH)
+        unsimulated = _message(pair.owner, ending({SOL: 0, USDC: 0}), tables)
         simulated = self._simulate(pair.owner, unsimulated)
         if not self._is_exactly_swap(simulated, request, minimum_units):
             # Balances and simulation may be of two moments, with a change in between: read again.
@@ -192,7 +190,7 @@ class JupiterExchange:
         minimums = balances.minimum_balances(request, before, minimum_units=minimum_units, fee_units=fee_units)
         final = _message(
             pair.owner, ending(minimums), tables,
-            blockhash=Hash.from_string(simulated.latest.blockhash), units=units, price=price,
+            blockhash=simulated.latest.blockhash, units=units, price=price,
         )  # fmt: skip
         return simulated.draft(
             TransferIntent(request.owner, request.owner, request.input_amount),
@@ -294,7 +292,7 @@ def _message(
     instructions: Sequence[Instruction],
     tables: Sequence[AddressLookupTableAccount],
     *,
-    blockhash: Hash,
+    blockhash: str = transactions.NO_BLOCKHASH,
     units: int = transactions.MAX_COMPUTE_UNITS,
     price: int = 0,
 ) -> MessageV0:
@@ -305,7 +303,7 @@ def _message(
     }
     if len(named) > _MAX_ACCOUNT_LOCKS:
         raise Rejected("quote_unavailable")
-    message = MessageV0.try_compile(owner, all_instructions, list(tables), blockhash)
+    message = transactions.compiled(owner, all_instructions, blockhash, tables=tables)
     if message.header.num_required_signatures != 1:
         raise Rejected("unsafe_instructions")
     if len(bytes(transactions.unsigned_transaction(message))) > transactions.MAX_BYTES:

@@ -303,7 +303,7 @@ class ResponseReader:
                 return None
         payload = parse_object(text)
         if frame.raw.startswith(_ERROR_EVENT):
-            self._usage.fail()
+            self._usage.has_failed = True
         if isinstance(payload, dict):
             self._usage.add(payload)
             return payload

@@ -97,9 +97,6 @@ class UsageAccumulator:
         if self._surface in tool_costs.SEARCH_SURFACES:
             self._search_nanos = usage_readers.search_nanos(payload, self._search_nanos)
 
-    def fail(self) -> None:
-        self.has_failed = True
-
     def reading(self, *, status: int, bytes_received: int, is_broken: bool, bytes_unread: int) -> UsageReading:
         # Gemini reports running counts with every event; all others report once, at the end.
         has_last_counts = self._has_ended or not self._is_gemini or not (is_broken or self.has_failed)

@@ -1,6 +1,6 @@
 """Sealed keys of wallets of any length: those of a key service contain a data key.
 
-Revision: 0046; after: 0040
+Revision: 0047; after: 0046
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0046"
-down_revision = "0040"
+revision = "0047"
+down_revision = "0046"
 branch_labels = None
 depends_on = None
 

@@ -6,22 +6,24 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
+from werkzeug.test import EnvironBuilder
 from werkzeug.utils import cached_property
 
 from app.core import clock
 from app.core.content_decoding import UndecodableResponse, decoder_for
 from app.core.money import usd_string
-from app.core.request_target import RequestTarget
+from app.gateway.call import GatewayCall
 from app.gateway.dialects.request.cost_params import CostParams, Surface
-from app.gateway.dialects.request.parse import read_cost_params
 from app.gateway.dialects.response.response_reader import ResponseReader, parse_object
 from app.gateway.dialects.response.usage_readers import UsageReading
 from app.gateway.pricing import price_table
-from app.gateway.pricing.quotes import CallQuote, PricedRequest, TokenPrices, rpc_methods
-from app.gateway.providers.table import Provider, ProviderTable, UpstreamLocation
+from app.gateway.pricing.quotes import TokenPrices
+from app.gateway.providers.table import Provider, ProviderTable
+from app.payments.x402 import guard
 from app.ports.errors import Rejected
 from app.ports.probes import Probe, UnexpectedAnswer
-from app.ports.upstream import Upstream, UpstreamRequest
+from app.ports.upstream import Upstream, UpstreamRequest, read_beginning
+from app.web.client_request import ClientRequest
 
 _MAX_BYTES = 16 * 2**20
 _MAX_QUOTED_CHARACTERS = 200
@@ -98,77 +100,56 @@ class _Call:
         self._upstream = upstream
 
     @cached_property
-    def _location(self) -> UpstreamLocation:
-        path = self._request.path
-        return self._row.locate(self._request.method, RequestTarget(path, path, self._request.query))
-
-    @cached_property
-    def _body(self) -> bytes:
-        return b"" if self._request.body is None else json.dumps(self._request.body).encode()
-
-    @cached_property
-    def _params(self) -> CostParams | None:
-        match = self._location.match
-        if self._row.dialect is None or match.route.surface is None:
-            return None
-        return read_cost_params(
-            self._row.dialect, match.route.surface, self._body, self._request.body or {},
-            model=match.parameters.get("model") or "",
-        )  # fmt: skip
-
-    @cached_property
-    def _quote(self) -> CallQuote:
-        methods = tuple(rpc_methods(self._request.body)) if self._row.slug == "alchemy" else ()
-        return self._location.match.route.rule.quote(
-            PricedRequest(clock.now(), self._location.path, methods, self._params)
-        )
+    def _call(self) -> GatewayCall:
+        sent = self._request
+        path, query = f"/v1/gateway/{self._row.slug}/{sent.path}", sent.query
+        environ = EnvironBuilder(path, method=sent.method, json=sent.body, query_string=query).get_environ()
+        request = ClientRequest(environ)
+        return GatewayCall(request, self._row, self._row.slug, guard.payable(request), _MAX_BYTES)
 
     def max_nanos(self) -> int:
         """Return the most that the call may cost."""
-        return self._quote.worst_case.cost_nanos
+        return self._call.quote.worst_case.cost_nanos
 
     def run(self) -> str:
         """Make the call. Raises: Rejected, Unreachable, OutcomeUnknown, UnexpectedAnswer."""
         headers = [*self._row.credential_headers().items(), *self._row.default_headers.items(), *_HEADERS]
-        if self._body:
+        location, body, _, params, _ = self._call.validated
+        if body:
             headers.append(("Content-Type", "application/json"))
-        location = self._location
         response = self._upstream.send(
-            UpstreamRequest(self._request.method, location.origin, location.target, headers, self._body)
+            UpstreamRequest(self._request.method, location.origin, location.target, headers, body)
         )
-        received = bytearray()
-        try:
-            while chunk := response.read():
-                received += chunk
-                if len(received) > _MAX_BYTES:
-                    raise UnexpectedAnswer(f"more than {_MAX_BYTES} bytes")
-        finally:
-            response.close()
+        received, failure = read_beginning(response, _MAX_BYTES)
+        if failure is not None:
+            raise failure
+        if len(received) > _MAX_BYTES:
+            raise UnexpectedAnswer(f"more than {_MAX_BYTES} bytes")
         fields = {name.lower(): value for name, value in response.headers}
-        content = _decoded(bytes(received), fields.get("content-encoding"))
+        content = _decoded(received, fields.get("content-encoding"))
         document = parse_object(content)
         if response.status != HTTPStatus.OK:
             raise Rejected(f"http_{response.status}", details={"answer": _error_text(document)})
         if not isinstance(document, dict):
             raise UnexpectedAnswer("not a JSON object")
-        if self._params is None or self._params.surface is Surface.FREE:
+        if params is None or params.surface is Surface.FREE:
             return self._describe(document)
         reader = ResponseReader(
-            self._params,
+            params,
             status=response.status,
             content_type=fields.get("content-type"),
             content_encoding=fields.get("content-encoding"),
         )
         reader.feed(bytes(received))
         reader.flush()
-        return self._describe_charge(self._params, reader.finish())
+        return self._describe_charge(params, reader.finish())
 
     def _describe(self, document: Mapping[str, Any]) -> str:
         if self._request.body is _RPC_CALL:
             if not isinstance(document.get("result"), str):
                 raise UnexpectedAnswer(f"no result: {_error_text(document)}")
             return f"block {document['result']}"
-        rule = self._location.match.route.rule
+        rule = self._call.validated.location.match.route.rule
         if not isinstance(rule, TokenPrices):
             return "it responds"
         models = [str(each.get("id") or each["name"]) for each in document.get("data") or document["models"]]
@@ -177,7 +158,7 @@ class _Call:
 
     def _describe_charge(self, params: CostParams, reading: UsageReading) -> str:
         """Describe the reported usage. Raises: UnexpectedAnswer if calls would be charged by estimate."""
-        rule = self._quote.rule
+        rule = self._call.quote.rule
         if rule is None or reading.usage is None:
             raise UnexpectedAnswer("it reports no usage, so that the charge would be an estimate")
         metered = rule.settle(params, reading, clock.now())

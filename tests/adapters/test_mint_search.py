@@ -1,0 +1,53 @@
+"""The search for the transaction that used a message's nonce, at a node that keeps logs and no old states."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+from structlog.testing import capture_logs
+
+from app.adapters.bridges.cctp import messages
+from app.adapters.bridges.cctp.evm_chain import MintSearch
+from app.adapters.bridges.deployments import DEPLOYMENTS
+from app.adapters.evm.calls import EvmRpc
+from app.core.chains import ChainName
+from app.ports.bridges import ArrivalNotFound
+from tests.support.loopback_http import Asked, Reply, serve
+from tests.unit.test_cctp import BURN, message_of
+
+_TRANSMITTER = DEPLOYMENTS["sandbox"].transmitter
+_HEAD, _USED_AT = 200_000, 199_000
+_LOG = {
+    "blockNumber": hex(_USED_AT), "blockHash": "0x" + "cd" * 32, "transactionHash": "0x" + "ab" * 32,
+    "address": _TRANSMITTER, "topics": ["0x" + "01" * 32], "data": "0x", "logIndex": "0x0",
+}  # fmt: skip
+_RECEIPT = {**_LOG, "status": "0x1", "gasUsed": "0x1", "effectiveGasPrice": "0x1", "logs": []}
+
+
+def test_a_nonce_that_another_burn_has_used_is_not_looked_for_in_older_blocks() -> None:
+    asked: Counter[str] = Counter()
+
+    def answer(request: Asked) -> Reply:
+        sent = json.loads(request.body)
+        return Reply(json.dumps([*map(reply, sent)] if isinstance(sent, list) else reply(sent)).encode())
+
+    def reply(call: dict[str, Any]) -> dict[str, Any]:
+        asked[call["method"]] += 1
+        return {"jsonrpc": "2.0", "id": call["id"], **result_of(call)}
+
+    def result_of(call: dict[str, Any]) -> dict[str, Any]:
+        if call["method"] == "eth_call":
+            return {"error": {"code": -32000, "message": "missing trie node"}}
+        results = {"eth_chainId": hex(8453), "eth_blockNumber": hex(_HEAD), "eth_getTransactionReceipt": _RECEIPT}
+        if call["method"] == "eth_getLogs":
+            first, last = (int(call["params"][0][end], 16) for end in ("fromBlock", "toBlock"))
+            return {"result": [_LOG] if first <= _USED_AT <= last else []}
+        return {"result": results[call["method"]]}
+
+    with serve(answer) as server, capture_logs():
+        rpc = EvmRpc(ChainName.BASE, chain_id=8453, urls=[server.url])
+        found = MintSearch(_TRANSMITTER, messages.read(message_of(BURN)), since=0).run(rpc, hint=None)
+    # Not "unreadable", for which an operator would add a node that keeps old states.
+    assert (found, asked["eth_getLogs"]) == (ArrivalNotFound.NOT_FOUND, 1)
