@@ -11,7 +11,7 @@ from typing import TypeVar
 from pydantic import SecretStr
 
 from app import bot_auth
-from app.adapters import prices
+from app.adapters import key_services, prices
 from app.adapters.bridges.cctp.attestations import AttestationClient
 from app.adapters.bridges.cctp.bridge import CctpBridge, CctpChain
 from app.adapters.bridges.cctp.evm_chain import EvmCctpChain
@@ -29,7 +29,6 @@ from app.adapters.evm.x402.facilitator import EvmFacilitator
 from app.adapters.evm.x402.payments import EvmPaymentSigner
 from app.adapters.evm.x402.sponsor import EvmTransferSponsor
 from app.adapters.faucet_http import HttpFaucet
-from app.adapters.key_services import AwsKms, GoogleKms, Pkcs11Key, VaultTransit
 from app.adapters.openapi_reader.reader import OpenApiReader
 from app.adapters.perpdex.deployments import DEPLOYMENTS as PERPDEX_DEPLOYMENTS
 from app.adapters.perpdex.exchange import HyperliquidExchange
@@ -49,16 +48,15 @@ from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
 from app.adapters.vault import LocalVault
 from app.capacity.limiter import RateLimiter
 from app.config import Network, Settings
+from app.core import setting_types
 from app.core.chains import ETH, TOKENS_BY_SYMBOL, USDC, ChainName
 from app.core.money import nanos_from_usd
-from app.core.setting_types import key_services
 from app.ports.bridges import BridgeProvider, BridgeRoute
 from app.ports.chain import Chain
 from app.ports.probes import Probe
 from app.ports.services import PriceFeed
 from app.ports.shopper import Shopper
 from app.ports.swaps import SwapExchange
-from app.ports.vault import KeyService
 from app.state import Ports
 from shopper.process import browser_discovery
 
@@ -95,7 +93,7 @@ def build(settings: Settings) -> Ports:
         payment_signers=_by_chain(evm, solana, EvmPaymentSigner, SolanaPaymentSigner),
         sponsors=_by_chain(evm, solana, EvmTransferSponsor, SolanaTransferSponsor),
         bridges=MappingProxyType(bridges_between(settings, chains)),
-        vault=LocalVault(settings.encryption_key_list(), *_key_services(settings)),
+        vault=_vault(settings),
         prices=_prices(settings, evm, jupiter),
         queue=RqQueue(settings.redis_address),
         counters=RedisCounterStore(settings.redis_address),
@@ -111,13 +109,15 @@ def build(settings: Settings) -> Ports:
     )
 
 
-def _key_services(settings: Settings) -> tuple[dict[str, KeyService], str]:
-    found, sealing = key_services(settings.wallet_encryption_keys)
-    token, pin = settings.vault_token.get_secret_value(), settings.pkcs11_pin.get_secret_value()
-    kinds: dict[str, Callable[..., KeyService]] = {
-        "arn": AwsKms, "name": GoogleKms, "host": partial(VaultTransit, token), "label": partial(Pkcs11Key, pin)
+def _vault(settings: Settings) -> LocalVault:
+    found = setting_types.key_services(settings.wallet_encryption_keys)
+    kinds: dict[str, Callable[..., str]] = {
+        "aws-kms": key_services.aws_kms, "gcp-kms": key_services.google_kms,
+        "hcvault": partial(key_services.vault_transit, settings.vault_token),
+        "pkcs11": partial(key_services.pkcs11_key, settings.pkcs11_pin),
     }  # fmt: skip
-    return {key_id: kinds[next(iter(fields))](**fields) for key_id, fields in found.items()}, sealing
+    services = {key_id: partial(kinds[parts[0]], *parts[1:]) for key_id, parts in found.items() if parts}
+    return LocalVault(settings.encryption_key_list(), services, next(iter(found), ""))
 
 
 def _probes(settings: Settings) -> list[Probe]:

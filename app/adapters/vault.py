@@ -1,7 +1,6 @@
 """Custody in this process: secrets sealed with AES-256-GCM under keys from the settings.
 
-Wallets' keys may be sealed under data keys instead, one of each wallet, which a KMS or an HSM encrypts. Other secrets
-and MACs are used several times a request, and are not.
+Wallets' keys may be sealed under data keys instead, one of each wallet, which a KMS or an HSM encrypts.
 
 No repr, log, exception or pickle of anything here contains a secret. A wallet's keys are derived from one BIP-39
 entropy as MetaMask and Phantom do: BIP-32 over secp256k1 for EVM chains, SLIP-0010 over Ed25519 for Solana.
@@ -12,7 +11,9 @@ import hmac
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import NoReturn, SupportsIndex
 
 import structlog
@@ -30,8 +31,10 @@ from solders.pubkey import Pubkey
 
 from app.adapters.evm import signatures
 from app.capacity.single_flight_cache import SingleFlightCache
+from app.db.unit_of_work import assert_no_unit
+from app.errors import KeyServiceUnavailable
 from app.observability import counters
-from app.ports.errors import Rejected, Unreachable
+from app.ports.errors import Rejected
 from app.ports.vault import KeyService, NewWallet, SecretLocation
 
 _log = structlog.get_logger(__name__)
@@ -67,15 +70,12 @@ _KEY_BYTES = 32
 _PAIR_BYTES = 2 * _KEY_BYTES
 _WALLET_BYTES = ENTROPY_BYTES + _PAIR_BYTES
 _NONCE_BYTES = 12
-_TAG_BYTES = 16
 _DIGEST_BYTES = 32
 _MAC_INFO = b"purser/authenticated-rows/v1"
 _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
-_SEALED = re.compile(r"([A-Za-z0-9_-]{1,32})\.([A-Za-z0-9_-]+)", re.ASCII)
-_WALLET_TABLES = frozenset({"wallet_keys", "retired_keys"})
+# A wallet is retired without its key being opened, so under a key service it is sealed for the first in both.
+_WALLET_TABLES = ("wallet_keys", "retired_keys")
 _DATA_KEY_SECONDS = 300
-# What is not for this wallet or key, by name, so that no client is imported. Anything else is an outage.
-_REFUSALS = {"EncryptedDataInvalid", "IncorrectKeyException", "InvalidCiphertextException"}
 
 
 class _NonCopyable:
@@ -119,23 +119,20 @@ class LocalSigner(_NonCopyable):
 
 
 class LocalVault(_NonCopyable):
-    """Seals with the first of the operator's keys and opens with all of them.
+    """Seals with the first of the operator's keys, and wallets' keys with the service `sealing`; opens with all."""
 
-    Wallets' keys are sealed by the key service `sealing`, if it is one, and opened by all of them.
-    """
-
-    __slots__ = ("_data_keys", "_keys", "_mac_keys", "_sealing", "_services", "current_key_id")
+    __slots__ = ("_data_keys", "_keys", "_mac_keys", "_services", "_wallet_key_id", "current_key_id")
 
     def __init__(
         self, keys: Sequence[tuple[str, bytes]], services: Mapping[str, KeyService] | None = None, sealing: str = ""
     ) -> None:
         """Store `(id, 32 bytes)` pairs, the one for new data first. Raises: ValueError that shows no key."""
-        self._services, self._sealing, self._data_keys = services or {}, sealing, SingleFlightCache()
         ids = [key_id for key_id, _ in keys]
         well_formed = all(_KEY_ID.fullmatch(key_id) and len(key) == _KEY_BYTES for key_id, key in keys)
         if not ids or not well_formed or len(set(ids)) != len(ids):
             raise ValueError("a vault needs at least one key; each has its own id and 32 bytes")
-        self.current_key_id = ids[0]
+        self.current_key_id, self._services, self._data_keys = ids[0], services or {}, SingleFlightCache()
+        self._wallet_key_id = sealing if sealing in self._services else ids[0]
         self._keys = {key_id: AESGCM(key) for key_id, key in keys}
         self._mac_keys = {
             key_id: HKDF(SHA256(), _KEY_BYTES, salt=None, info=_MAC_INFO).derive(key) for key_id, key in keys
@@ -145,87 +142,67 @@ class LocalVault(_NonCopyable):
         return f"LocalVault(key_ids={list(self._keys)!r})"
 
     def sealing_key_id(self, table: str) -> str:
-        return self._sealing if self._sealing and table in _WALLET_TABLES else self.current_key_id
+        return self._wallet_key_id if table in _WALLET_TABLES else self.current_key_id
 
     def seal(self, secret: bytes, location: SecretLocation) -> str:
         key_id = self.sealing_key_id(location.table)
-        return self._seal_by(key_id, secret, location) if key_id in self._services else self._seal(secret, location)
-
-    def _seal_by(self, key_id: str, secret: bytes, location: SecretLocation) -> str:
-        data_key = secrets.token_bytes(_KEY_BYTES)
-        _, body = LocalVault([(key_id, data_key)])._seal(secret, _of_wallet(location)).split(".")  # noqa: SLF001
-        sealed = f"{key_id}.{_encode(self._use(key_id, 'encrypt', data_key, location))}.{body}"
-        try:
-            self.open(sealed, location)  # what could not be opened again would be lost
-        except Rejected:
-            raise Unreachable("key_service_inconsistent") from None
+        if key_id in self._keys:
+            return f"{key_id}.{_encrypt(self._keys[key_id], secret, location)}"
+        data_key, place = secrets.token_bytes(_KEY_BYTES), replace(location, table=_WALLET_TABLES[0])
+        with self._service(key_id, "encrypt", location) as use:
+            encrypted = use("encrypt", base64.b64encode(data_key).decode(), location.row_id)
+        sealed = f"{key_id}.{encrypted}.{_encrypt(AESGCM(data_key), secret, place)}"
+        self.open(sealed, location)  # what could not be opened again would be lost
         return sealed
-
-    def _seal(self, secret: bytes, location: SecretLocation) -> str:
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        ciphertext = self._keys[self.current_key_id].encrypt(nonce, secret, _associated_data(location))
-        return f"{self.current_key_id}.{_encode(nonce + ciphertext)}"
 
     def open(self, sealed: str, location: SecretLocation) -> bytes:
         key_id, _, text = sealed.partition(".")
+        if key_id in self._keys:
+            return _decrypt(self._keys[key_id], text, location)
+        encrypted, _, text = text.partition(".")
+        place = replace(location, table=_WALLET_TABLES[0])
         if key_id not in self._services:
-            return self._open(sealed, location)
-        wrapped, _, body = text.partition(".")
-        inner, place = f"{key_id}.{body}", _of_wallet(location)
+            raise _unreadable()
 
-        def unwrap() -> LocalVault:
-            encrypted = _decode(wrapped)
-            data_key = self._use(key_id, "decrypt", encrypted, location) if encrypted else b""
-            if len(data_key) != _KEY_BYTES:
-                raise _unreadable()
-            opener = LocalVault([(key_id, data_key)])
-            opener.open(inner, place)  # so that another key is not remembered
-            return opener
+        def decrypt() -> AESGCM:
+            with self._service(key_id, "decrypt", location) as use:
+                data_key = AESGCM(base64.b64decode(use("decrypt", encrypted, location.row_id)))
+                _decrypt(data_key, text, place)  # another key is not remembered
+            return data_key
 
-        opener: LocalVault = self._data_keys.get((sealed, place), unwrap, ttl_seconds=_DATA_KEY_SECONDS)
-        return opener.open(inner, place)
+        return _decrypt(self._data_keys.get((sealed, place), decrypt, ttl_seconds=_DATA_KEY_SECONDS), text, place)
 
     def move(self, sealed: str, location: SecretLocation, to: SecretLocation) -> str:
-        is_local = sealed.partition(".")[0] not in self._services
-        return self._seal(self._open(sealed, location), to) if is_local else sealed
+        if sealed.partition(".")[0] in self._services:
+            return sealed
+        key_id = self.current_key_id
+        return f"{key_id}.{_encrypt(self._keys[key_id], self.open(sealed, location), to)}"
 
-    def _use(self, key_id: str, operation: str, text: bytes, location: SecretLocation) -> bytes:
-        """Use a key service, and record that. Raises: Rejected, Unreachable."""
+    @contextmanager
+    def _service(self, key_id: str, operation: str, location: SecretLocation) -> Iterator[KeyService]:
+        """Record a use of a key service, of which every failure may be temporary. Raises: KeyServiceUnavailable."""
+        assert_no_unit()
         began, outcome = time.monotonic(), "ok"
         try:
-            return self._services[key_id].use(operation, text, location.row_id)
+            yield self._services[key_id]
         except Exception as error:
-            outcome = type(error).__name__  # its text may quote a token
-            is_refusal = operation == "decrypt" and (isinstance(error, Rejected) or outcome in _REFUSALS)
-            raise (_unreadable() if is_refusal else Unreachable("key_service_unreachable")) from None
+            reply = getattr(error, "response", None)
+            code = reply.get("Error", {}).get("Code") if isinstance(reply, dict) else getattr(reply, "status_code", "")
+            outcome = f"{type(error).__name__} {code}".strip()  # its text may quote a token
+            raise KeyServiceUnavailable(retry_after_seconds=10) from None
         finally:
             counters.KEY_SECONDS.labels(key_id, operation, outcome).observe(time.monotonic() - began)
             _log.info("wallet_key_used", key=key_id, use=operation, wallet_id=location.row_id, outcome=outcome)
 
-    def _open(self, sealed: str, location: SecretLocation) -> bytes:
-        parts = _SEALED.fullmatch(sealed)
-        key = self._keys.get(parts[1]) if parts else None
-        if parts is None or key is None:
-            raise _unreadable()
-        body = _decode(parts[2])
-        if body is None or len(body) < _NONCE_BYTES + _TAG_BYTES:
-            raise _unreadable()
-        try:
-            return key.decrypt(body[:_NONCE_BYTES], body[_NONCE_BYTES:], _associated_data(location))
-        except InvalidTag:
-            raise _unreadable() from None
-
     def authenticate(self, message: bytes) -> str:
-        mac = hmac.digest(self._mac_keys[self.current_key_id], message, "sha256")
-        return f"{self.current_key_id}.{_encode(mac)}"
+        return self._mac(self.current_key_id, message)
 
     def is_authentic(self, mac: str, message: bytes) -> bool:
-        key_id, _, text = mac.partition(".")
-        key = self._mac_keys.get(key_id)
-        if key is None:
-            return False
-        expected = _encode(hmac.digest(key, message, "sha256"))
-        return hmac.compare_digest(expected.encode(), text.encode())
+        key_id = mac.partition(".")[0]
+        return key_id in self._mac_keys and hmac.compare_digest(self._mac(key_id, message).encode(), mac.encode())
+
+    def _mac(self, key_id: str, message: bytes) -> str:
+        return f"{key_id}.{_encode(hmac.digest(self._mac_keys[key_id], message, 'sha256'))}"
 
     def create_wallet(self, location: SecretLocation) -> NewWallet:
         """Seal new entropy of 128 bits with its keys: to derive them for each signature would take two milliseconds."""
@@ -264,9 +241,17 @@ def _unreadable() -> Rejected:
     return Rejected("sealed_unreadable")
 
 
-def _of_wallet(location: SecretLocation) -> SecretLocation:
-    """Return one location for a key in use and a retired one, so that a wallet is deleted without opening its key."""
-    return SecretLocation("wallet_keys", "sealed", location.row_id)
+def _encrypt(key: AESGCM, secret: bytes, location: SecretLocation) -> str:
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    return _encode(nonce + key.encrypt(nonce, secret, _associated_data(location)))
+
+
+def _decrypt(key: AESGCM, text: str, location: SecretLocation) -> bytes:
+    body = _decode(text)
+    try:
+        return key.decrypt(body[:_NONCE_BYTES], body[_NONCE_BYTES:], _associated_data(location))
+    except (InvalidTag, ValueError):  # of a nonce that is too short
+        raise _unreadable() from None
 
 
 def _associated_data(location: SecretLocation) -> bytes:
@@ -279,10 +264,10 @@ def _encode(body: bytes) -> str:
     return base64.urlsafe_b64encode(body).rstrip(b"=").decode()
 
 
-def _decode(text: str) -> bytes | None:
+def _decode(text: str) -> bytes:
     try:
         body = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except ValueError:
-        return None
+        return b""
     # The last letter has spare bits; only one spelling of a ciphertext is accepted.
-    return body if _encode(body) == text else None
+    return body if _encode(body) == text else b""

@@ -22,9 +22,6 @@ class _Flight(Future[Any]):
 
     expires_ns = 0
 
-    def has_expired(self, now_ns: int) -> bool:
-        return self.done() and now_ns >= self.expires_ns
-
 
 class SingleFlightCache:
     """A thread-safe cache of loaded values."""
@@ -47,10 +44,10 @@ class SingleFlightCache:
         """
         with self._lock:
             flight, now_ns = self._flights.get(key), self._clock_ns()
-            is_leader = flight is None or flight.has_expired(now_ns)
+            is_leader = flight is None or (flight.done() and now_ns >= flight.expires_ns)
             if flight is None or is_leader:
-                # At once, as values may be secrets.
-                self._flights = {of: each for of, each in self._flights.items() if not each.has_expired(now_ns)}
+                # Expired values are dropped, because they may be secrets.
+                self._flights = {k: f for k, f in self._flights.items() if not f.done() or now_ns < f.expires_ns}
                 if len(self._flights) >= _MAX_ENTRIES:
                     self._flights.clear()
                 flight = self._flights[key] = _Flight()

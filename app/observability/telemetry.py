@@ -45,7 +45,7 @@ _SHARED_PROCESSORS: list[Any] = [
 _JSON = json.JSONEncoder(default=repr)
 # At DEBUG these log whole requests, URLs with credentials, or SQL parameters.
 _NOISY = (
-    "urllib3", "botocore", "google.auth", "web3", "sqlalchemy.engine", "rq", "hpack", "httpx2", "asyncio",
+    "urllib3", "botocore", "google", "web3", "sqlalchemy.engine", "rq", "hpack", "httpx2", "asyncio",
     "alembic.runtime.plugins",
 )  # fmt: skip
 # One list object: a logger keeps the list of its first use.

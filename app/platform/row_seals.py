@@ -47,9 +47,9 @@ def sealed_columns() -> Iterator[tuple[Table, Column[str]]]:
 
 
 def reseal_all(vault: Vault, *, batch: int) -> int:
-    """Reseal what older keys have sealed, in units of `batch` rows; return how many.
+    """Reseal what older keys have sealed, one by one, reading `batch` rows at a time; return how many.
 
-    The same for the MACs of authenticated rows. Raises: Rejected, Unreachable, RowChanged.
+    The same for the MACs of authenticated rows, in units of it. Raises: Rejected, RowChanged, KeyServiceUnavailable.
     """
     secrets = sum(_reseal_column(vault, table, column, batch) for table, column in sealed_columns())
     return secrets + authenticated.restamp_all(accepts_changed=False, batch=batch)
@@ -63,17 +63,12 @@ def _reseal_column(vault: Vault, table: Table, column: Column[str], batch: int) 
             is_old = not_(column.startswith(f"{vault.sealing_key_id(table.name)}.", autoescape=True))
             conditions = [column.is_not(None), is_old, *([] if last_id is None else [key > last_id])]
             rows = session.execute(select(key, column).where(*conditions).order_by(key).limit(batch)).all()
-        resealed: dict[tuple[str, str], str] = {}
-        try:
-            for row_id, sealed in rows:
-                location = SecretLocation(table.name, column.name, row_id)
-                resealed[row_id, sealed] = vault.seal(vault.open(sealed, location), location)
-        finally:
-            # What was done before a key service ceased to respond is kept.
+        for row_id, sealed in rows:
+            location = SecretLocation(table.name, column.name, row_id)
+            resealed = {column.name: vault.seal(vault.open(sealed, location), location)}
             with unit_of_work() as session:
-                for (row_id, sealed), text in resealed.items():
-                    session.execute(update(table).where(key == row_id, column == sealed).values({column.name: text}))
-        done += len(resealed)
+                session.execute(update(table).where(key == row_id, column == sealed).values(resealed))
+        done += len(rows)
         if len(rows) < batch:
             return done
         last_id = rows[-1][0]

@@ -1,5 +1,6 @@
 """Custody: sealing of secrets and signatures of wallets."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -41,18 +42,12 @@ class Signer(Protocol):
         """Return the 64-byte Ed25519 signature over a Solana message."""
 
 
-class KeyService(Protocol):
-    """A key that never leaves a KMS or an HSM."""
-
-    def use(self, operation: str, text: bytes, wallet_id: str) -> bytes:
-        """Let it `encrypt` or `decrypt` the data key of a wallet, whose id is bound to it. Raises: any exception."""
+KeyService = Callable[[str, str, str], str]
+"""Lets a KMS or HSM `encrypt` or `decrypt` a data key in base64, bound to the id of its wallet. Raises: anything."""
 
 
 class Vault(Protocol):
-    """Seals secrets under the operator's encryption keys; `sealed` texts start with the id of their key.
-
-    If a key service is configured, to seal or open a wallet's key is a network call. Raises: also Unreachable.
-    """
+    """Seals secrets under the operator's encryption keys; `sealed` texts start with the id of their key."""
 
     @property
     def current_key_id(self) -> str:
@@ -62,10 +57,10 @@ class Vault(Protocol):
         """Return the key that seals new data of a table; a sealed text that starts with another id awaits rotation."""
 
     def seal(self, secret: bytes, location: SecretLocation) -> str:
-        """Return `<key id>.<base64url>`: AES-256-GCM with the location as associated data."""
+        """Return `<key id>.[<encrypted data key>.]<base64url>`: AES-256-GCM with the location as associated data."""
 
     def open(self, sealed: str, location: SecretLocation) -> bytes:
-        """Return the secret. Raises: Rejected when key, location or ciphertext do not match."""
+        """Return the secret. Raises: Rejected when key, location or ciphertext do not match; KeyServiceUnavailable."""
 
     def move(self, sealed: str, location: SecretLocation, to: SecretLocation) -> str:
         """Seal a secret for another table's row with the same id, without the network. Raises: Rejected."""

@@ -29,11 +29,13 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from flask import Flask
+from requests import PreparedRequest, Response
+from requests.adapters import HTTPAdapter
 
+from app.adapters import key_services
 from app.adapters.vault import LocalVault
 from app.capacity.single_flight_cache import SingleFlightCache
 from app.platform import row_seals
-from app.ports.errors import Rejected
 from tests.support.applications import change_ports
 from tests.support.certificates import certificate
 from tests.support.loopback_http import Asked, RecordingServer, Reply, serve
@@ -138,6 +140,7 @@ def aws_kms(monkeypatch: Any) -> Iterator[StoredKey]:
         monkeypatch.setenv("AWS_ENDPOINT_URL_KMS", server.url)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", AWS_ACCESS_KEY)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", AWS_SECRET_KEY)
+        key_services._aws_client.cache_clear()
         yield key
 
 
@@ -164,7 +167,7 @@ def _is_signed(asked: Asked) -> bool:
 
 
 @contextmanager
-def google_kms(folder: Path, monkeypatch: Any) -> Iterator[tuple[StoredKey, str]]:
+def google_kms(folder: Path, monkeypatch: Any) -> Iterator[StoredKey]:
     """Serve Google Cloud KMS, and access tokens for assertions that a service account has signed."""
     key, account, tokens = StoredKey(), rsa.generate_private_key(65537, 2048), set[str]()
 
@@ -197,7 +200,22 @@ def google_kms(folder: Path, monkeypatch: Any) -> Iterator[tuple[StoredKey, str]
         }  # fmt: skip
         (folder / "account.json").write_text(json.dumps(credentials))
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(folder / "account.json"))
-        yield key, server.url
+        key_services._google_session.cache_clear()
+        key_services._google_session().mount("https://cloudkms.googleapis.com/", _Redirected(server.url))
+        yield key
+
+
+class _Redirected(HTTPAdapter):
+    """Sends what is for Google to a stand-in."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        super().__init__()
+
+    def send(self, request: PreparedRequest, *args: Any, **options: Any) -> Response:
+        assert request.url is not None
+        request.url = request.url.replace("https://cloudkms.googleapis.com", self._url)
+        return super().send(request, *args, **options)
 
 
 def softhsm_module() -> str | None:
@@ -244,15 +262,15 @@ class SwitchedService:
     def __init__(self) -> None:
         self.key, self.is_out = StoredKey(), False
 
-    def use(self, operation: str, text: bytes, wallet_id: str) -> bytes:
+    def __call__(self, operation: str, text: str, wallet_id: str) -> str:
         if self.is_out:
             raise ConnectionError
         if operation == "encrypt":
-            return self.key.encrypt(text, wallet_id)
-        plain = self.key.decrypt(text, wallet_id)
+            return _b64(self.key.encrypt(_unb64(text), wallet_id))
+        plain = self.key.decrypt(_unb64(text), wallet_id)
         if plain is None:
-            raise Rejected("sealed_unreadable")
-        return plain
+            raise PermissionError
+        return _b64(plain)
 
 
 def move_keys(app: Flask) -> tuple[SwitchedService, Callable[[], None]]:

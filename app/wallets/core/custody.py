@@ -3,9 +3,8 @@
 The key of a deleted wallet is purged only after every chain was read and holds nothing at its addresses.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import TypeVar
 
 import structlog
 from sqlalchemy import bindparam, select
@@ -19,16 +18,14 @@ from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedRead
 from app.db.tables import count, delete_rows, insert_into, table_of, update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.errors import InternalError, KeyServiceUnavailable, NotFound
-from app.ports.errors import Rejected, Unreachable
+from app.errors import InternalError, NotFound
+from app.ports.errors import Rejected
 from app.ports.vault import NewWallet, SecretLocation, Signer, Vault
 from app.state import app_state
 from app.wallets.core.models import KeyStore, RetiredKey, Wallet, WalletKey
 
 _log = structlog.get_logger(__name__)
-OpenedT = TypeVar("OpenedT")
 _SINGLETON_ID = 1
-_RETRY_SECONDS = 10
 _KEYS = table_of(WalletKey)
 _SEAL = seal_of(Wallet)
 _SEALED = PreparedRead(
@@ -39,33 +36,26 @@ _SEALED = PreparedRead(
 )
 
 
-def _use_vault(act: Callable[[Vault], OpenedT]) -> OpenedT:
-    vault = assert_network()
-    try:
-        return act(vault)
-    except Unreachable:
-        raise KeyServiceUnavailable(retry_after_seconds=_RETRY_SECONDS) from None
-
-
 def new_key() -> NewWallet:
-    """Generate a key before the unit that stores it: that takes time. Raises: InternalError, KeyServiceUnavailable."""
-    return _use_vault(lambda vault: vault.create_wallet(key_location(new_id())))
+    """Generate a key, before the unit that stores it. Raises: InternalError, KeyServiceUnavailable."""
+    return assert_network().create_wallet(key_location(new_id()))
 
 
 def import_key(family: Family, key: bytes) -> NewWallet:
     """Import a key of the operator for a new wallet. Raises: ValueError, and what `new_key` does."""
     evm, solana = (key, None) if family is Family.EVM else (None, key)
-    return _use_vault(lambda vault: vault.import_wallet(key_location(new_id()), evm=evm, solana=solana))
+    return assert_network().import_wallet(key_location(new_id()), evm=evm, solana=solana)
 
 
 def signer_of(wallet_id: str) -> Signer:
-    """Open a wallet's key. Raises: NotFound; RowChanged; KeyServiceUnavailable; InternalError."""
+    """Open a wallet's key. Raises: NotFound, RowChanged, KeyServiceUnavailable, and InternalError for wrong keys."""
+    vault = assert_network()
     with read_only_unit() as session:
         row = _SEALED.one_or_none(session, {"of_wallet": wallet_id})
         if row is None:
             raise NotFound
         _SEAL.verify(session, row)
-    return _use_vault(lambda vault: vault.signer(row.sealed, key_location(wallet_id)))
+    return vault.signer(row.sealed, key_location(wallet_id))
 
 
 def assert_network() -> Vault:
@@ -92,16 +82,14 @@ def stored_network(session: Session) -> str | None:
     return session.scalar(select(KeyStore.network).where(KeyStore.id == _SINGLETON_ID))
 
 
-def sealed_sample(session: Session, size: int) -> dict[str, str]:
-    """Return the sealed keys of the oldest and newest wallets, by wallet."""
-    keys = select(WalletKey.wallet_id, WalletKey.sealed).join(Wallet, Wallet.id == WalletKey.wallet_id).limit(size)
+def count_undecryptable(vault: Vault, sample: int) -> int:
+    """Count keys that do not open, of so many oldest and newest wallets. Raises: KeyServiceUnavailable."""
+    keys = select(WalletKey.wallet_id, WalletKey.sealed).join(Wallet, Wallet.id == WalletKey.wallet_id).limit(sample)
     orders = Wallet.created_at.asc(), Wallet.created_at.desc()
-    return {wallet_id: sealed for order in orders for wallet_id, sealed in session.execute(keys.order_by(order))}
-
-
-def count_undecryptable(vault: Vault, sample: Mapping[str, str]) -> int:
+    with read_only_unit() as session:
+        rows = [row for order in orders for row in session.execute(keys.order_by(order))]
     failed = 0
-    for wallet_id, sealed in sample.items():
+    for wallet_id, sealed in rows:
         try:
             vault.open(sealed, key_location(wallet_id))
         except Rejected:
@@ -114,12 +102,12 @@ def retire(session: Session, wallet: Wallet) -> None:
     if sealed is None:
         return
     state, now = app_state(), clock.now()
-    resealed = state.ports.vault.move(sealed, key_location(wallet.id), _retired_key_location(wallet.id))
+    moved = state.ports.vault.move(sealed, key_location(wallet.id), _retired_key_location(wallet.id))
     retention_period = timedelta(seconds=state.settings.retired_key_ttl_seconds)
     session.add(
         RetiredKey(
             wallet_id=wallet.id, agent_id=wallet.agent_id, evm_address=wallet.evm_address,
-            solana_address=wallet.solana_address, sealed=resealed, retired_at=now, purge_after=now + retention_period,
+            solana_address=wallet.solana_address, sealed=moved, retired_at=now, purge_after=now + retention_period,
         )
     )  # fmt: skip
     delete_rows(session, WalletKey, WalletKey.wallet_id == wallet.id)
@@ -156,7 +144,7 @@ def due_for_purge(session: Session, now: datetime, *, limit: int) -> Sequence[Re
 
 
 def export_retired(wallet_id: str) -> tuple[RetiredKey, str]:
-    """Return a retired key and its recovery phrase; show that only to the operator. Raises: NotFound, PortError."""
+    """Return a retired key and its recovery phrase; show that only to the operator. Raises: NotFound."""
     with read_only_unit() as session:
         retired = session.get(RetiredKey, wallet_id)
     if retired is None:
