@@ -75,7 +75,6 @@ _MAC_INFO = b"purser/authenticated-rows/v1"
 _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
 # A wallet is retired without its key being opened, so under a key service it is sealed for the first in both.
 _WALLET_TABLES = ("wallet_keys", "retired_keys")
-_DATA_KEY_SECONDS = 300
 
 
 class _NonCopyable:
@@ -170,7 +169,7 @@ class LocalVault(_NonCopyable):
                 _decrypt(data_key, text, place)  # another key is not remembered
             return data_key
 
-        return _decrypt(self._data_keys.get((sealed, place), decrypt, ttl_seconds=_DATA_KEY_SECONDS), text, place)
+        return _decrypt(self._data_keys.get((sealed, place), decrypt, ttl_seconds=300), text, place)
 
     def move(self, sealed: str, location: SecretLocation, to: SecretLocation) -> str:
         if sealed.partition(".")[0] in self._services:

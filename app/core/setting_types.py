@@ -3,7 +3,6 @@
 import base64
 import binascii
 import re
-from collections.abc import Collection
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -48,11 +47,11 @@ def keys(text: str, name: str) -> tuple[tuple[str, bytes], ...]:
     return tuple(found)
 
 
-def key_services(text: str, taken: Collection[str] = ()) -> dict[str, list[str]]:
+def key_services(text: str, taken: tuple[tuple[str, bytes], ...] = ()) -> dict[str, list[str]]:
     """Return the kind and the parts of each `id:address` by its id, the first of which seals; `local` has none."""
     matches = [_KEY_SERVICE.fullmatch(entry) for entry in split(text)]
     found = {each[1] or "local": list(filter(None, each.groups()[1:])) for each in matches if each}
-    if len(found) != len(matches) or not found.keys().isdisjoint(taken):
+    if len(found) != len(matches) or not found.keys().isdisjoint(dict(taken)):
         raise ValueError("WALLET_ENCRYPTION_KEYS must be a list of local and id:address, each id not used elsewhere")
     return found
 

@@ -83,7 +83,6 @@ def stored_network(session: Session) -> str | None:
 
 
 def count_undecryptable(vault: Vault, sample: int) -> int:
-    """Count keys that do not open, of so many oldest and newest wallets. Raises: KeyServiceUnavailable."""
     keys = select(WalletKey.wallet_id, WalletKey.sealed).join(Wallet, Wallet.id == WalletKey.wallet_id).limit(sample)
     orders = Wallet.created_at.asc(), Wallet.created_at.desc()
     with read_only_unit() as session:
