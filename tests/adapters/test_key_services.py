@@ -289,6 +289,33 @@ def test_a_service_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatc
             LocalVault([_LOCAL], {"k3": service}, "k3").seal(_SECRET, _WALLET)
 
 
+def test_a_service_that_hangs_holds_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.adapters.vault._MOST_THREADS", 1)
+    asked, answered = threading.Event(), threading.Event()
+
+    def hang(_operation: str, _text: str, _wallet_id: str) -> str:
+        asked.set()
+        answered.wait(10)
+        raise TimeoutError
+
+    vault, refused = LocalVault([_LOCAL], {"k3": hang}, "k3"), list[Exception]()
+
+    def seal() -> None:
+        try:
+            vault.seal(_SECRET, _WALLET)
+        except KeyServiceUnavailable as error:
+            refused.append(error)
+
+    first = threading.Thread(target=seal)
+    first.start()
+    assert asked.wait(10)
+    seal()
+    assert (len(refused), first.is_alive()) == (1, True)
+    answered.set()
+    first.join()
+    assert len(refused) == 2
+
+
 def test_wrong_credentials_are_an_outage_and_no_log_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, softhsm: str, caplog: pytest.LogCaptureFixture
 ) -> None:
