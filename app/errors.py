@@ -313,6 +313,13 @@ class PriceUnavailable(ServiceError, code="PRICE_UNAVAILABLE", status=503):
     """There is no current price for this token, so limits in dollars cannot be checked; try again shortly."""
 
 
+class KeyServiceUnavailable(ServiceError, code="KEY_SERVICE_UNAVAILABLE", status=503):
+    """A KMS or HSM refused to encrypt or decrypt a wallet's key, or did not respond; states when to retry."""
+
+    default_message = "The key of the wallet cannot be used at the moment, so nothing was signed; try again shortly."
+    reason = "key_service_unreachable"
+
+
 class InvalidSpec(ServiceError, code="INVALID_SPEC", status=400):
     """The OpenAPI specification is invalid; `details.place` is where, as a JSON pointer."""
 

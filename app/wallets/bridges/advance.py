@@ -16,6 +16,7 @@ from app.core import clock
 from app.core.chains import ChainName
 from app.core.money import TokenAmount
 from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.errors import KeyServiceUnavailable
 from app.observability import telemetry
 from app.ports.bridges import BridgeArrival, BridgePhase, BridgeProgress, BridgeProof
 from app.ports.bridges import BridgeProvider as BridgePort
@@ -89,9 +90,9 @@ def advance(bridge_id: str) -> bool:
             _recheck_end(ports, state, state.end_block)
         else:
             _schedule_recheck(bridge_id, final=None if state.stage is BridgeStage.SOURCE else state)
-    except PortError as error:
+    except (PortError, KeyServiceUnavailable) as error:
         _record_obstacle(bridge_id, _obstacle_text(error))
-        return not isinstance(error, Unreachable)
+        return not isinstance(error, Unreachable | KeyServiceUnavailable)
     return True
 
 
@@ -300,7 +301,7 @@ def _schedule_recheck(bridge_id: str, *, seconds: int | None = None, final: Brid
         bridge.steps += 1
 
 
-def _obstacle_text(error: PortError) -> str:
+def _obstacle_text(error: PortError | KeyServiceUnavailable) -> str:
     details = error.details
     if "missing" in details:
         return f"{error.reason}: {details['missing']} {details.get('currency', '')} missing"

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from app.core.chains import ChainName, native
 from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import unit_of_work
-from app.errors import NotFound
+from app.errors import KeyServiceUnavailable, NotFound
 from app.ports.chain import Chain, TransactionDraft
 from app.ports.errors import PortError, Rejected, Unreachable
 from app.ports.vault import Signer
@@ -52,7 +52,7 @@ def deliver_again(chain: Chain, movement: OpenMovement) -> bool:
         draft = chain.draft(movement.intent)
         network_fees.assert_acceptable(chain.name, draft.fee_units)
         signer = custody.signer_of(movement.wallet_id)
-    except Unreachable as error:
+    except (Unreachable, KeyServiceUnavailable) as error:
         _log.warning("delivery_postponed", transaction_id=movement.id, reason=error.reason)
         return True
     except (PortError, NotFound) as error:
@@ -78,7 +78,7 @@ def replace_stuck(chain: Chain, movement: OpenMovement) -> bool:
         maximum_nanos = movement.max_fee_nanos if purpose is AttemptPurpose.PAYMENT else None
         network_fees.assert_acceptable(chain.name, draft.fee_units, maximum_nanos)
         signer = custody.signer_of(movement.wallet_id)
-    except (PortError, NotFound) as error:
+    except (PortError, NotFound, KeyServiceUnavailable) as error:
         _log.warning("replacement_skipped", transaction_id=movement.id, reason=getattr(error, "reason", "gone"))
         return False
     return _sign_again(chain, movement, draft, signer, purpose)
