@@ -25,19 +25,10 @@ from app.spending import accounts, approval_rules, controls, policy, sessions, s
 from app.spending.accounts import Account
 from app.spending.approval_rules import ApprovalReason
 from app.spending.models import SpendingAccount, SpendingControls, SpendingHold
-from app.spending.policy import Controls, SpendingRequest, SpendingRule
+from app.spending.policy import Controls, SpendingRequest
 
 # The condition of the partial index.
 _ENDED = text("spending_holds.state <> 'held'")
-_ERRORS: Mapping[SpendingRule, type[errors.ServiceError]] = {
-    SpendingRule.FROZEN: errors.WalletFrozen, SpendingRule.ADDRESS: errors.AddressNotAllowed,
-    SpendingRule.DOMAIN: errors.DomainNotAllowed, SpendingRule.PRICE: errors.PriceUnavailable,
-    SpendingRule.PER_TX: errors.PerTxLimitExceeded, SpendingRule.DAILY: errors.DailyLimitExceeded,
-    SpendingRule.WEEKLY: errors.WeeklyLimitExceeded, SpendingRule.MONTHLY: errors.MonthlyLimitExceeded,
-    SpendingRule.SESSION: errors.SessionLimitExceeded,
-}  # fmt: skip
-
-
 _APPROVAL_MESSAGES: Mapping[ApprovalReason, str] = {
     ApprovalReason.THRESHOLD: "The payment exceeds the amount above which the wallet's owner must approve it.",
     ApprovalReason.NEW_RECIPIENT: "The owner must approve the wallet's first payment to each recipient.",
@@ -331,10 +322,10 @@ def _assert_permitted(account: Account, rules: Controls | None, movement: Spendi
     assert_allowed(policy.decide(rules, account.spent, movement, frozen=account.frozen, today=account.today))
 
 
-def assert_allowed(refusal: policy.LimitRefusal | None) -> None:
-    """Raise the 403 error of a refusal, if there is one."""
+def assert_allowed(refusal: errors.ServiceError | None) -> None:
+    """Raise a refusal, if there is one."""
     if refusal is not None:
-        raise _ERRORS[refusal.rule](refusal.message, details=refusal.details)
+        raise refusal
 
 
 def _assert_approved(
