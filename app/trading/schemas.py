@@ -177,14 +177,6 @@ def _actions_of(body: type[CallBody]) -> list[str]:
 BODY_OF_ACTION: Mapping[str, type[CallBody]] = {action: body for body in BODIES for action in _actions_of(body)}
 
 
-def _documents(description: str) -> fields.List[dict[str, Any]]:
-    return fields.List(fields.Dict(), metadata={"description": description})
-
-
-def _document(description: str) -> fields.Dict:
-    return fields.Dict(metadata={"description": description})
-
-
 class OrderBookShape(Schema):
     """An order book, the best levels first."""
 
@@ -217,14 +209,14 @@ class TradingReadShape(Schema):
     wallet_id = fields.UUID(required=True)
     address = fields.String(required=True)
     transaction_id = fields.UUID(required=True)
-    account = _document("`status`: the margin account (clearinghouse state).")
-    spot = _document("`status`: the spot balances.")
-    positions = _documents("`positions`.")
-    orders = _documents("`orders`: all open orders.")
-    fills = _documents("`fills`: the newest 2000, newest first.")
-    markets = _documents("`markets`: all markets; the index in this list is the market's number.")
+    account = fields.Dict()
+    spot = fields.Dict()
+    positions = fields.List(fields.Dict(), metadata={"description": "`positions`."})
+    orders = fields.List(fields.Dict())
+    fills = fields.List(fields.Dict())
+    markets = fields.List(fields.Dict())
     margin_tables = fields.List(fields.Raw())
-    mids = _document("`ticker` without a symbol: mid prices by symbol.")
+    mids = fields.Dict()
     symbol = fields.String()
     mid_price = fields.String()
     orderbook = fields.Nested(OrderBookShape)

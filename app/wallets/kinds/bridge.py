@@ -65,7 +65,6 @@ class BridgeQuoteShape(definition.MovementQuoteShape):
     route = fields.String(required=True)
     fee = fields.String(required=True)
     value_usd = definition.VALUE_USD
-    network_fee = definition.network_fee_field("the source chain's")
     estimated_seconds = fields.Integer(required=True)
 
 

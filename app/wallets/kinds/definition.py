@@ -116,13 +116,9 @@ class MovementState(Schema):
     error = fields.String(allow_none=True)
 
 
-def network_fee_field(chain: str) -> fields.String:
-    return fields.String(required=True, metadata={"description": f"The maximum, in {chain} native token."})
-
-
 class MovementQuoteShape(Schema):
     dry_run = fields.Boolean(required=True)
-    network_fee = network_fee_field("the chain's")
+    network_fee = fields.String(required=True)
     network_fee_currency = fields.String(required=True, attribute="network_fee.token.symbol")
     network_fee_usd = Usd(required=True, allow_none=True, attribute="network_fee_nanos")
     gas_fee = fields.String(required=True, allow_none=True)
