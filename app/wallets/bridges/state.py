@@ -237,8 +237,10 @@ def is_delivering(legs: Sequence[Transaction]) -> bool:
     return any(leg.leg in delivery_legs and leg.status == MovementStatus.PENDING.value for leg in legs)
 
 
-def refund_columns(refund: BridgeArrival) -> dict[str, Any]:
-    """Return the columns of a refund, so that it is not taken for a deposit."""
+def refund_columns(refund: BridgeArrival | None) -> dict[str, Any]:
+    """Return the columns of a refund, if it is known, so that it is not taken for a deposit."""
+    if refund is None:
+        return {}
     block = refund.block
     return {
         "refund_hash": refund.tx_hash, "refund_units": refund.units,
