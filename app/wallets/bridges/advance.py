@@ -163,10 +163,10 @@ def _deliver(ports: Ports, state: BridgeState, adapter: BridgePort, progress: Br
         # Another worker may have recorded a delivery.
         if bridge is None or bridge_states.is_delivering(bridge_states.legs_of(session, state.id)):
             return
-        sent = bridge_states.record_leg(session, state.id, state.wallet_id, step_, adapter, signer=signer)
+        leg_id, signed = bridge_states.record_leg(session, state.id, state.wallet_id, step_, adapter, signer=signer)
         bridge.next_step_at = clock.now() + timedelta(seconds=_RECHECK_SECONDS[1])
-    _log.info("bridge_delivery", transaction_id=state.id, leg=step_.leg, tx_hash=sent.signed.tx_hash)
-    settlement.broadcast(ports.chains[sent.chain], sent.transaction_id, sent.signed)
+    _log.info("bridge_delivery", transaction_id=state.id, leg=step_.leg, tx_hash=signed.tx_hash)
+    settlement.broadcast(ports.chains[step_.chain], leg_id, signed)
 
 
 def _record_arrival(state: BridgeState, arrival: BridgeArrival, proof: BridgeProof | None) -> None:

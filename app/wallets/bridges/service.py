@@ -18,6 +18,7 @@ from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.idempotency.service import Claim
 from app.ports.bridges import BridgeOffer, BridgeProvider, BridgeRequest, BridgeStep
+from app.ports.chain import SignedTransaction
 from app.ports.errors import PortError, Rejected, Unreachable
 from app.ports.vault import Signer
 from app.spending import holds as spending_holds
@@ -25,13 +26,13 @@ from app.state import app_state
 from app.wallets import gas
 from app.wallets.bridges import advance as bridge_steps
 from app.wallets.bridges import state as bridge_states
-from app.wallets.bridges.state import BRIDGES, BridgeStage, SentLeg
+from app.wallets.bridges.state import BRIDGES, BridgeStage
 from app.wallets.core import custody, lifecycle, network_fees
 from app.wallets.core import models as tables
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.parsing import GasSource
 from app.wallets.core.wallets import WalletView
-from app.wallets.transactions import failures, outcome_polling, pipeline, settlement
+from app.wallets.transactions import failures, pipeline
 from app.wallets.transactions.pipeline import Movement, MovementQuote
 from app.wallets.views import history
 
@@ -125,7 +126,11 @@ def send(
             gas.buy(unpriced, shortages, since=started_at, wait_seconds=wait_seconds, claim=claim)
             return send(wallet, replace(order, gas=GasSource.OWN), wait_seconds=wait_seconds, claim=claim)
         raise pipeline.record_failed(unpriced, error, claim=claim) from None
-    view = _broadcast_and_wait(recorded, sent, wait_seconds=wait_seconds, account_id=wallet.agent_id)
+    chain, signed = app_state().ports.chains[order.source], sent[-1][1]
+    view = pipeline.broadcast_and_wait(
+        chain, recorded, signed, wait_seconds=wait_seconds, account_id=wallet.agent_id, legs=sent,
+        after_legs=bridge_steps.apply_source_status,
+    )  # fmt: skip
     if view.status == MovementStatus.FAILED:
         raise failures.recorded_failure(view)
     return view
@@ -191,7 +196,9 @@ def _prepare(adapter: BridgeProvider, offer: BridgeOffer, movement: Movement) ->
     return steps
 
 
-def _record_signed(plan: _Plan, signer: Signer, claim: Claim) -> tuple[history.TransactionView, tuple[SentLeg, ...]]:
+def _record_signed(
+    plan: _Plan, signer: Signer, claim: Claim
+) -> tuple[history.TransactionView, Sequence[tuple[str, SignedTransaction]]]:
     """Hold the fee, sign all steps and record them: all that must be committed before the broadcast."""
     bridge_id, now, movement = new_id(), clock.now(), plan.movement
     wallet = movement.wallet
@@ -202,7 +209,7 @@ def _record_signed(plan: _Plan, signer: Signer, claim: Claim) -> tuple[history.T
             pipeline.assert_affordable(session, _leg_movement(wallet, step), step.draft)
             sent.append(bridge_states.record_leg(session, bridge_id, wallet.id, step, plan.adapter, signer=signer))
         transaction = pipeline.new_transaction(bridge_id, movement)
-        transaction.tx_hash = sent[-1].signed.tx_hash
+        transaction.tx_hash = sent[-1][1].tx_hash
         lifecycle.record(session, transaction, status=MovementStatus.PENDING)
         bridge = tables.Bridge(
             id=bridge_id, wallet_id=wallet.id, adapter=plan.adapter.name, route=plan.offer.route,
@@ -214,28 +221,7 @@ def _record_signed(plan: _Plan, signer: Signer, claim: Claim) -> tuple[history.T
         BRIDGES.add(session, bridge, BridgeStage.SOURCE)
         session.flush()
         claim.bind(session, bridge_id)
-        return history.view_of(session, transaction), tuple(sent)
-
-
-def _broadcast_and_wait(
-    recorded: history.TransactionView, sent: tuple[SentLeg, ...], *, wait_seconds: Decimal | None, account_id: str
-) -> history.TransactionView:
-    """Broadcast and wait for the outcome. An error here never becomes a 500: the recorded bridge is returned."""
-    chains = app_state().ports.chains
-    try:
-        all_sent = True
-        for leg in sent:
-            refusal = settlement.broadcast(chains[leg.chain], leg.transaction_id, leg.signed)
-            all_sent = settlement.may_land(refusal) and all_sent
-        if all_sent:
-            source = sent[-1]
-            query = settlement.query_for(source.transaction_id, source.sender, source.signed)
-            outcome_polling.wait_for_outcome(source.chain, query, seconds=wait_seconds, account_id=account_id)
-            bridge_steps.apply_source_status(recorded.id)
-        return history.current_view(recorded.id)
-    except Exception:
-        _log.exception("bridge_deferred_to_workers", transaction_id=recorded.id)
-        return recorded
+        return history.view_of(session, transaction), sent
 
 
 def _movement(wallet: WalletView, order: BridgeOrder, *, value_nanos: int | None) -> Movement:
