@@ -61,13 +61,11 @@ class BridgeQuote(MovementQuote):
 
 
 class _GasShortage(Rejected):
-    """A bridge for which networks cannot be paid, with what lacks on each chain; `fee_units` is the source's."""
+    """A bridge for which networks cannot be paid, with what lacks on each chain."""
 
-    def __init__(
-        self, movement: Movement, offer: BridgeOffer, shortages: Sequence[Rejected], *, fee_units: int
-    ) -> None:
+    def __init__(self, quote: BridgeQuote, shortages: Sequence[Rejected]) -> None:
         super().__init__(gas.SHORTAGE, details=shortages[0].details)
-        self.movement, self.offer, self.shortages, self.fee_units = movement, offer, shortages, fee_units
+        self.quote, self.shortages = quote, shortages
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +96,9 @@ def quote(wallet: WalletView, order: BridgeOrder) -> BridgeQuote:
         refusal = failures.failure(TransactionType.TRANSFER, error, kind=MovementKind.BRIDGE)
         if not isinstance(error, _GasShortage) or not gas.are_available(order.gas, order.source, order.amount):
             raise refusal from None
-        movement = gas.quote(error.movement, [each.details for each in error.shortages], without=refusal)
-        return _quote(order, movement, error.offer, fee_units=error.fee_units)
-    return _quote(order, plan.movement, plan.offer, fee_units=sum(step.draft.fee_units for step in plan.steps))
+        shortages = [each.details for each in error.shortages]
+        return replace(error.quote, movement=gas.quote(error.quote.movement, shortages, without=refusal))
+    return _quote(plan.movement, plan.offer, sum(step.draft.fee_units for step in plan.steps))
 
 
 def send(
@@ -136,10 +134,10 @@ def send(
     return view
 
 
-def _quote(order: BridgeOrder, movement: Movement, offer: BridgeOffer, *, fee_units: int) -> BridgeQuote:
+def _quote(movement: Movement, offer: BridgeOffer, fee_units: int) -> BridgeQuote:
     return BridgeQuote(
-        movement=movement, fee_units=fee_units, destination_chain=order.destination, route=offer.route,
-        fee=TokenAmount(offer.fee_units, order.amount.token), estimated_seconds=offer.seconds,
+        movement=movement, fee_units=fee_units, destination_chain=offer.request.destination, route=offer.route,
+        fee=TokenAmount(offer.fee_units, movement.amount.token), estimated_seconds=offer.seconds,
     )  # fmt: skip
 
 
@@ -190,9 +188,9 @@ def _prepare(adapter: BridgeProvider, offer: BridgeOffer, movement: Movement) ->
         if error.reason != gas.SHORTAGE:
             raise
         required = parse_amount(error.details["required"], native(movement.chain))
-        raise _GasShortage(movement, offer, [*shortages, error], fee_units=required.units) from None
+        raise _GasShortage(_quote(movement, offer, required.units), [*shortages, error]) from None
     if shortages:
-        raise _GasShortage(movement, offer, shortages, fee_units=sum(step.draft.fee_units for step in steps))
+        raise _GasShortage(_quote(movement, offer, sum(step.draft.fee_units for step in steps)), shortages)
     return steps
 
 
