@@ -235,10 +235,9 @@ def assert_deletable(session: Session, wallet_id: str, *, by_agent: bool = True)
 
     Raises: WalletFrozen, ControlsLocked, NotFound.
     """
-    account = accounts.lock_account(session, wallet_id)
+    account, rules = _locked_controls(session, wallet_id)
     if account.frozen:
         raise WalletFrozen
-    rules = read_controls(session, account)
     if by_agent and rules is not None and rules.locked:
         raise ControlsLocked
 
@@ -285,14 +284,9 @@ def _shown_list(values: Sequence[str], others: Sequence[str]) -> Any:
 
 
 def _locked_controls(session: Session, wallet_id: str) -> tuple[accounts.Account, Controls | None]:
+    """Lock the account of a wallet; return it with its controls, if it has any. Raises: NotFound, RowChanged."""
     account = accounts.lock_account(session, wallet_id)
-    return account, read_controls(session, account)
-
-
-def read_controls(session: Session, account: accounts.Account) -> Controls | None:
-    """Return the controls of an account, or None if it has none. Raises: RowChanged."""
-    row = _OF_WALLET.one_or_none(session, {"of_wallet": account.wallet_id})
-    return verified_controls(session, account, row)
+    return account, verified_controls(session, account, _OF_WALLET.one_or_none(session, {"of_wallet": wallet_id}))
 
 
 def apply_changes(old: Controls | None, changes: ControlsChange) -> Controls:

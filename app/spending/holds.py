@@ -315,17 +315,11 @@ def _assert_within_session(session: Session, wallet_id: str, request: SpendingRe
         return
     budget = sessions.budget_of(session, wallet_id, request.session_id)
     budget = replace(budget, counted_nanos=budget.counted_nanos - own_nanos)
-    assert_allowed(policy.decide_session(budget, request, clock.now()))
+    policy.assert_within_session(budget, request, clock.now())
 
 
 def _assert_permitted(account: Account, rules: Controls | None, movement: SpendingRequest) -> None:
-    assert_allowed(policy.decide(rules, account.spent, movement, frozen=account.frozen, today=account.today))
-
-
-def assert_allowed(refusal: errors.ServiceError | None) -> None:
-    """Raise a refusal, if there is one."""
-    if refusal is not None:
-        raise refusal
+    policy.assert_allowed(rules, account.spent, movement, frozen=account.frozen, today=account.today)
 
 
 def _assert_approved(

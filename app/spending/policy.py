@@ -164,32 +164,29 @@ def in_windows(value_nanos: int, made_on: date, today: date) -> WindowTotals:
     return roll_over(WindowTotals(value_nanos, value_nanos, value_nanos), made_on, today)
 
 
-def decide(
+def assert_allowed(
     controls: Controls | None, spent: WindowTotals, request: SpendingRequest, *, frozen: bool, today: date
-) -> ServiceError | None:
-    """Return why a request is refused on a UTC day, or None if it is allowed.
+) -> None:
+    """Raise the error of a request that is refused on a UTC day.
 
     Order: frozen, address, domain, price (a limit applies but the value is unknown), per transaction, daily,
     weekly, monthly. `spent` is what counts in the windows of `today`.
     """
     if frozen:
-        return errors.WalletFrozen()
-    if controls is None:
-        return None
-    return (
-        _decide_address(controls, request.recipient, request.family)
-        or decide_domain(controls, request.domain)
-        or _decide_amount(controls, spent, request.value_nanos, today)
-    )
+        raise errors.WalletFrozen
+    if controls is not None:
+        _assert_address_allowed(controls, request.recipient, request.family)
+        assert_domain_allowed(controls, request.domain)
+        _assert_within_limits(controls, spent, request.value_nanos, today)
 
 
-def decide_session(budget: SessionBudget, request: SpendingRequest, now: datetime) -> ServiceError | None:
-    """Return why a session refuses a request, or None if it allows it; the wallet's own limits apply as well.
+def assert_within_session(budget: SessionBudget, request: SpendingRequest, now: datetime) -> None:
+    """Raise the error of a request that a session refuses; the wallet's own limits apply as well.
 
     A session for some domains allows nothing that is at none of them.
     """
     if request.value_nanos is None:
-        return errors.PriceUnavailable(details=_PRICE)
+        raise errors.PriceUnavailable(details=_PRICE)
     expires_at = clock.isoformat(budget.expires_at)
     remaining_nanos = max(0, budget.max_nanos - budget.counted_nanos)
     limit, requested = money.usd_from_nanos(budget.max_nanos), money.usd_from_nanos(request.value_nanos)
@@ -204,12 +201,12 @@ def decide_session(budget: SessionBudget, request: SpendingRequest, now: datetim
             f"remain until {expires_at}."
         )
     else:
-        return None
+        return
     details = {
         "rule": "session_id", "limit_usd": limit, "spent_usd": money.usd_from_nanos(budget.counted_nanos),
         "requested_usd": requested, "remaining_usd": remaining, "expires_at": expires_at,
     }  # fmt: skip
-    return errors.SessionLimitExceeded(message, details=details)
+    raise errors.SessionLimitExceeded(message, details=details)
 
 
 def is_looser(old: Controls, new: Controls) -> bool:
@@ -243,30 +240,27 @@ def domain_allowed(domain: str, allowed: tuple[str, ...]) -> bool:
     return any(host == entry or host.endswith("." + entry) for entry in (e.lower().rstrip(".") for e in allowed))
 
 
-def _decide_address(controls: Controls, recipient: str | None, family: Family | None) -> ServiceError | None:
-    if recipient is None or not controls.allowed_addresses:
-        return None
-    if address_allowed(recipient, family or family_of(recipient), controls.allowed_addresses):
-        return None
+def _assert_address_allowed(controls: Controls, recipient: str | None, family: Family | None) -> None:
+    allowed = controls.allowed_addresses
+    if recipient is None or not allowed or address_allowed(recipient, family or family_of(recipient), allowed):
+        return
     message = f"The recipient {recipient} is not on this wallet's allowlist of addresses."
-    return errors.AddressNotAllowed(message, details={"rule": "allowed_addresses", "address": recipient})
+    raise errors.AddressNotAllowed(message, details={"rule": "allowed_addresses", "address": recipient})
 
 
-def decide_domain(controls: Controls, domain: str | None) -> ServiceError | None:
-    """Return why a wallet's controls refuse a domain, or None if they allow it."""
+def assert_domain_allowed(controls: Controls, domain: str | None) -> None:
+    """Check that a wallet's controls allow a domain. Raises: DomainNotAllowed."""
     if domain is None or not controls.allowed_domains or domain_allowed(domain, controls.allowed_domains):
-        return None
+        return
     message = f"The domain {domain} is not on this wallet's allowlist of domains."
-    return errors.DomainNotAllowed(message, details={"rule": "allowed_domains", "domain": domain})
+    raise errors.DomainNotAllowed(message, details={"rule": "allowed_domains", "domain": domain})
 
 
-def _decide_amount(
-    controls: Controls, spent: WindowTotals, value_nanos: int | None, today: date
-) -> ServiceError | None:
+def _assert_within_limits(controls: Controls, spent: WindowTotals, value_nanos: int | None, today: date) -> None:
     if not controls.limited and not controls.asks:
-        return None
+        return
     if value_nanos is None:
-        return errors.PriceUnavailable(details=_PRICE)
+        raise errors.PriceUnavailable(details=_PRICE)
     amounts = zip(_LIMITS, controls.limits, (0, *spent), (None, *windows(today)), strict=True)
     for (rule, period, error), limit_nanos, spent_nanos, window in amounts:
         if not limit_nanos or spent_nanos + value_nanos <= limit_nanos:
@@ -280,8 +274,7 @@ def _decide_amount(
             "rule": rule, "limit_usd": limit, "spent_usd": money.usd_from_nanos(spent_nanos),
             "requested_usd": requested, "remaining_usd": remaining, "resets_at": resets_at,
         }  # fmt: skip
-        return error(message, details=details)
-    return None
+        raise error(message, details=details)
 
 
 def _widens(old: tuple[str, ...], new: tuple[str, ...], covered: Callable[[str, tuple[str, ...]], bool]) -> bool:

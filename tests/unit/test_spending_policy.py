@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -15,7 +16,7 @@ from app import errors
 from app.core.chains import Family
 from app.errors import ServiceError, SessionLimitExceeded
 from app.spending import policy
-from app.spending.policy import DEFAULT, Controls, SessionBudget, SpendingRequest, WindowTotals, decide_session
+from app.spending.policy import DEFAULT, Controls, SessionBudget, SpendingRequest, WindowTotals
 
 USD = 10**9
 EVM = "0x52908400098527886E0F7030069857D2E4169EE7"
@@ -51,6 +52,14 @@ IN_ORDER: list[type[ServiceError]] = [
 ]  # fmt: skip
 
 
+def refusal_of(check: Callable[..., None], *arguments: object, **options: object) -> ServiceError | None:
+    try:
+        check(*arguments, **options)
+    except ServiceError as refusal:
+        return refusal
+    return None
+
+
 def decide(
     rules: Controls | None,
     movement: SpendingRequest,
@@ -59,7 +68,7 @@ def decide(
     frozen: bool = False,
     today: date = TODAY,
 ) -> ServiceError | None:
-    return policy.decide(rules, spent or WindowTotals(), movement, frozen=frozen, today=today)
+    return refusal_of(policy.assert_allowed, rules, spent or WindowTotals(), movement, frozen=frozen, today=today)
 
 
 def rule_of(refusal: ServiceError | None) -> type[ServiceError] | None:
@@ -290,5 +299,5 @@ SESSION = SessionBudget(max_nanos=10, counted_nanos=4, expires_at=NOON)
 def test_a_session_allows_what_its_budget_time_and_domains_do(
     budget: SessionBudget, request_: SpendingRequest, seconds: int, rule: type[ServiceError] | None
 ) -> None:
-    refusal = decide_session(budget, request_, NOON + timedelta(seconds=seconds))
+    refusal = refusal_of(policy.assert_within_session, budget, request_, NOON + timedelta(seconds=seconds))
     assert rule_of(refusal) == rule
