@@ -123,12 +123,6 @@ class HoldingShape(Schema):
     balance = fields.String(required=True, attribute="amount")
     usd_value = UsdText(attribute="usd_nanos")
 
-    @ma.post_dump
-    def _omit_unknown_value(self, row: dict[str, Any], **_kwargs: object) -> dict[str, Any]:
-        if row.get("usd_value") is None:
-            row.pop("usd_value", None)
-        return row
-
 
 class WalletBalancesShape(Schema):
     """Live balances: always the same rows, zero included."""
