@@ -9,6 +9,7 @@ from marshmallow import fields
 
 from app.catalog.models import ServiceStatus, SubscriptionStatus
 from app.core import money
+from app.core.identifiers import require
 from app.state import app_state
 from app.web.fields import Instant, Name, ParsedField, Text, Usd, json_default, one_of
 from app.web.schemas import EXAMPLE_ID, PageQuery, Schema, page_schema
@@ -53,10 +54,7 @@ class RequiredName(Name):
     """A required name: 1 to 100 characters after trimming."""
 
     def _parse(self, value: Any) -> Any:
-        name = super()._parse(value)
-        if name is None:
-            raise ma.ValidationError("must not be blank")
-        return name
+        return require(super()._parse(value), ma.ValidationError("must not be blank"))
 
 
 class Document(ParsedField):

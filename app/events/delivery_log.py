@@ -82,10 +82,7 @@ def _event_for(session: Session, subscriber: Subscriber, event_id: str) -> Event
     missing = NotFound("There is no such event; events are kept for 30 days.")
     is_meant = [Event.id == identifiers.require_id(event_id, missing), Event.position.is_not(None)]
     is_meant += [] if subscriber.agent_id is None else [Event.agent_id == subscriber.agent_id]
-    event = session.scalars(select(Event).where(*is_meant)).one_or_none()
-    if event is None:
-        raise missing
-    return event
+    return identifiers.require(session.scalar(select(Event).where(*is_meant)), missing)
 
 
 def _read(session: Session, page: PageRequest, conditions: Sequence[ColumnElement[bool]]) -> Sequence[DeliveryRow]:

@@ -201,9 +201,7 @@ def get(subscriber: Subscriber, target_id: str) -> EventTarget:
 def reveal(target_id: str) -> EventTarget:
     """Return a target with its present secret, to repeat the response in which it was made. Raises: NotFound."""
     with read_only_unit() as session:
-        row = session.get(EventTarget, target_id)
-        if row is None:
-            raise _not_found()
+        row = identifiers.require(session.get(EventTarget, target_id), _not_found())
     row.secret = _SEALED.open(row.sealed, row.id).decode()
     return row
 
@@ -295,10 +293,7 @@ def find(session: Session, subscriber: Subscriber, target_id: str, *, locks: boo
     """Return the row of a subscriber's target. Raises: NotFound."""
     canonical = identifiers.require_id(target_id, _not_found())
     query = select(EventTarget).where(EventTarget.id == canonical, *_of(subscriber))
-    row = session.scalars(query.with_for_update() if locks else query).one_or_none()
-    if row is None:
-        raise _not_found()
-    return row
+    return identifiers.require(session.scalar(query.with_for_update() if locks else query), _not_found())
 
 
 def _of(subscriber: Subscriber) -> tuple[ColumnElement[bool], ColumnElement[bool]]:

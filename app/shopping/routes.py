@@ -8,6 +8,7 @@ from flask import Response, g, jsonify, request
 
 from app import errors, long_poll
 from app.approvals import service as approvals
+from app.core.identifiers import require
 from app.core.movement_kinds import MovementKind
 from app.core.order_amounts import AmountRole, OrderAmount, adds_up
 from app.idempotency import service as idempotency
@@ -74,8 +75,7 @@ def _authorize(request: ClientRequest) -> None:
     if caller is None:
         purchase_id = str((request.view_args or {}).get("purchase_id", ""))
         account_id = x402_purchases.account_of_token(purchase_id, request.args.get(x402_purchases.PARAMETER, ""))
-        if account_id is None:
-            raise errors.Unauthorized
+        account_id = require(account_id, errors.Unauthorized())
         caller = Principal(KeyKind.GATEWAY, account_id, account_id, None)
     guards.authenticate_as(request, caller)
 

@@ -189,9 +189,7 @@ def callable_service(service_id: str) -> CallableService:
     """Return an active service for the proxy. Raises: NotFound."""
     canonical = identifiers.require_id(service_id, _not_found())
     with read_only_unit() as session:
-        row = _CALLABLE.one_or_none(session, {"of_service": canonical})
-        if row is None:
-            raise _not_found()
+        row = identifiers.require(_CALLABLE.one_or_none(session, {"of_service": canonical}), _not_found())
         _SEAL.verify(session, row)
     secret = _unseal(row.secret_sealed, row.id).encode()
     return CallableService(row.id, row.base_url, row.price_nanos, secret)
@@ -232,10 +230,8 @@ def _owned_by(agent_id: str | None) -> tuple[Any, Any]:
 def find(session: Session, service_id: str, *conditions: ColumnElement[bool]) -> Service:
     """Return a service. Raises: NotFound, including for a malformed id."""
     canonical = identifiers.require_id(service_id, _not_found())
-    row = session.scalars(select(Service).where(Service.id == canonical, *conditions)).one_or_none()
-    if row is None:
-        raise _not_found()
-    return row
+    found: Service | None = session.scalar(select(Service).where(Service.id == canonical, *conditions))
+    return identifiers.require(found, _not_found())
 
 
 def _owned(service_id: str, agent_id: str) -> ColumnElement[bool]:

@@ -14,6 +14,7 @@ from typing import Any
 from app import signing
 from app.core import clock
 from app.core.chains import USDC, ChainName
+from app.core.identifiers import require
 from app.core.money import nanos_from_usd
 from app.errors import PaymentAlreadyUsed, PaymentInvalid, ServiceError
 from app.payments import settlement_capacity, treasury
@@ -77,12 +78,9 @@ def _parse_hash_payment(text: str, headers: PaymentHeaders) -> HashPayment:
     chain_header, default = headers.chain, ChainName.BASE if text.startswith("0x") else ChainName.SOLANA
     name = chain_header.strip().lower() if chain_header else default.value
     facilitators = app_state().ports.facilitators.values()
-    facilitator = next((each for each in facilitators if each.name.value == name), None)
-    if facilitator is None:
-        raise Rejected("invalid_network")
-    tx_hash = facilitator.canonical_hash(text)
-    if tx_hash is None:
-        raise Rejected("hash_of_another_chain")
+    found = next((each for each in facilitators if each.name.value == name), None)
+    facilitator = require(found, Rejected("invalid_network"))
+    tx_hash = require(facilitator.canonical_hash(text), Rejected("hash_of_another_chain"))
     return HashPayment(facilitator, tx_hash, headers.proof)
 
 
