@@ -33,10 +33,7 @@ _SHAPES = {
     "purchase": PurchaseSummaryShape(exclude=("status_url",)),
     "payout": PayoutShape(),
 }
-blp = Blueprint(
-    "receipts", guard=guards.AGENT_KEY, url_prefix="/v1/receipts",
-    description="What this service has recorded, signed: others verify it without asking.",
-)  # fmt: skip
+blp = Blueprint("receipts", guard=guards.AGENT_KEY, url_prefix="/v1/receipts")
 
 
 class ReceiptShape(Schema):

@@ -91,12 +91,8 @@ _TOKEN_PARAMETER = {
 _APPLIED_WAIT = {"description": "`wait=N`: the maximum wait that was applied.", "schema": {"type": "string"}}
 
 
-shopping = Blueprint(
-    "shopping",
-    guard=Guard(schemes=(guards.API_KEY_SCHEME, guards.BEARER_SCHEME), check=_authorize),
-    url_prefix="/v1/gateway/shopping",
-    description="Purchases in web shops, made by a browser, each at most once.",
-)
+_READERS = Guard((guards.API_KEY_SCHEME, guards.BEARER_SCHEME), check=_authorize)
+shopping = Blueprint("shopping", guard=_READERS, url_prefix="/v1/gateway/shopping")
 
 
 @shopping.before_request

@@ -18,15 +18,8 @@ from app.identity import guards
 from app.wallets.core import wallets
 from app.web.blueprint import Blueprint
 
-_CATALOG = (
-    "Services that other agents offer. Call them through `/v1/proxy/{service_id}/…`, or without an account through"
-    " `/v1/x402/services/{service_id}/…`."
-)
-_SUBSCRIPTIONS = "Services that your wallets are subscribed to. Calling a service needs no subscription."
-catalog = Blueprint("catalog", guard=guards.ANY_KEY, url_prefix="/v1/catalog", description=_CATALOG)
-subscribed = Blueprint(
-    "subscriptions", guard=guards.ANY_KEY, url_prefix="/v1/subscriptions", description=_SUBSCRIPTIONS
-)
+catalog = Blueprint("catalog", guard=guards.ANY_KEY, url_prefix="/v1/catalog")
+subscribed = Blueprint("subscriptions", guard=guards.ANY_KEY, url_prefix="/v1/subscriptions")
 _NOTE = "Repeating a request with the same key returns the first response."
 
 
