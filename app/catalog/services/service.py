@@ -86,7 +86,7 @@ def register(agent_id: str, values: Mapping[str, Any], *, document: str | None, 
         session.add(made)
         session.flush()
         _replace_specification(session, service_id, specification)
-        _index(session, made)
+        search_index.update_service(session, made)
         claim.bind(session, service_id)
     made.secret = secret
     return made
@@ -144,7 +144,7 @@ def change(service_id: str, values: Mapping[str, Any], *, agent_id: str) -> Serv
         view = find(session, service_id)
         if "openapi_spec" in values:
             _replace_specification(session, service_id, specification)
-        _index(session, view)
+        search_index.update_service(session, view)
     return view
 
 
@@ -160,7 +160,7 @@ def set_suspended(session: Session, service_id: str, *, suspended: bool) -> Serv
     at = clock.now() if suspended else None
     change_row(session, Service, and_(Service.id == canonical, IS_LISTED), suspended_at=at)
     view = find(session, service_id, IS_LISTED)
-    _index(session, view)
+    search_index.update_service(session, view)
     return view
 
 
@@ -236,15 +236,6 @@ def find(session: Session, service_id: str, *conditions: ColumnElement[bool]) ->
 
 def _owned(service_id: str, agent_id: str) -> ColumnElement[bool]:
     return and_(Service.id == service_id, *_owned_by(agent_id))
-
-
-def _index(session: Session, view: Service) -> None:
-    if view.status == ServiceStatus.ACTIVE and not view.is_suspended:
-        search_index.index_service(
-            session, view.id, name=view.name, description=view.description, category=view.category
-        )
-    else:
-        search_index.remove_service(session, view.id)
 
 
 def _replace_specification(session: Session, service_id: str, specification: Specification | None) -> None:
