@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from flask import Response, jsonify, request
+from flask import Response, jsonify, render_template, request
 
 from app.catalog import schemas, subscriptions
 from app.catalog.browse import listing
@@ -58,7 +58,9 @@ def list_catalog(query: dict[str, Any]) -> Page[Service]:
 @catalog.response(200, schemas.CatalogDetail)
 def get_catalog_service(service_id: str) -> dict[str, Any]:
     """Read an active service: its endpoints, its price, and how to call it."""
-    return listing.service_detail(service_id)
+    found = listing.service_detail(service_id)
+    summary = render_template("agent_summary.txt", **found["summary"], last_24h=found["last_24h"])
+    return {**found, "agent_summary": summary.rstrip("\n")}
 
 
 @catalog.post("/<string:service_id>/subscribe")
