@@ -30,7 +30,7 @@ def register(app: Flask) -> None:
         keys, documents, purchases, gateway.group, payments.group, platform.master_keys, platform.owner_keys,
         platform.retired_keys, platform.audit, *(kind.commands for kind in KINDS.values() if kind.commands),
     )  # fmt: skip
-    for command in (*groups, bootstrap, doctor, platform.restored, MigrationCommands(app)):
+    for command in (*groups, doctor, platform.restored, MigrationCommands(app)):
         app.cli.add_command(command)
 
 
@@ -80,13 +80,8 @@ def page(purchase_id: str) -> None:
     click.echo(document)
 
 
-@click.command("bootstrap")
-def bootstrap() -> None:
-    """Create the master key BOOTSTRAP_MASTER_KEY unless there is one; web and scheduler do so when they start."""
-    create_bootstrap_master_key()
-
-
 def create_bootstrap_master_key() -> None:
+    """Create the master key BOOTSTRAP_MASTER_KEY unless there is one; web and scheduler call this when they start."""
     key = app_state().settings.bootstrap_master_key.get_secret_value()
     if key:
         platform_keys.bootstrap_master_key(actors.system_actor("bootstrap"), key)

@@ -23,9 +23,9 @@ from app.web.blueprint import Blueprint
 from app.web.schemas import PageQuery, assert_any_field
 
 registration = Blueprint("registration", guard=REGISTRATION, url_prefix="/v1")
+agents = Blueprint("agents", guard=AGENT_KEY, url_prefix="/v1/agents")
 keys = Blueprint("keys", guard=KEY_OR_REGISTRATION, url_prefix="/v1")
 agent_keys_blueprint = Blueprint("agent_keys", guard=AGENT_KEY, url_prefix="/v1/keys")
-agents = Blueprint("agents", guard=AGENT_KEY, url_prefix="/v1/agents")
 
 
 @registration.post("/agents/register")

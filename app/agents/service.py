@@ -60,7 +60,7 @@ def issue_gateway_key(*, email: str | None) -> IssuedGatewayKey:
     """Create a gateway-only key with initial credits. Raises: RateLimited when the day's budget is exhausted."""
     key = identity.mint_api_key(KeyKind.GATEWAY)
     with unit_of_work() as session:
-        created_at = identity.add_gateway_key(session, key, email=email)
+        created_at = identity.add_key(session, key, account_id=key.id, email=email)
         granted_nanos = _open_account(session, key.id)
     return IssuedGatewayKey(key.id, key.key, email, granted_nanos, created_at)
 

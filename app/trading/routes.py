@@ -19,7 +19,7 @@ _BODY = {"oneOf": list(schemas.BODIES), "discriminator": {"propertyName": "actio
 _REQUEST = {"required": True, "content": {"application/json": {"schema": _BODY}}}
 _SHOWN = {
     "501": {
-        "description": f"`{TradingNotImplemented.code}`: {TradingNotImplemented.__doc__}",
+        "description": f"`{TradingNotImplemented.code}`: {TradingNotImplemented.meaning()}",
         "content": {"application/json": {"schema": schemas.TradingRefusalShape}},
     }
 }

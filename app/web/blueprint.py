@@ -160,8 +160,7 @@ def document_errors(view: Callable[..., Any], errors: list[type[ServiceError]]) 
     responses = manual.setdefault("responses", {})
     by_status: dict[str, list[str]] = defaultdict(list)
     for error in errors:
-        reason = (error.__doc__ or "").split("\n", maxsplit=1)[0]
-        by_status[str(error("").status)].append(f"`{error.code}`: {reason}")
+        by_status[str(error("").status)].append(f"`{error.code}`: {error.meaning()}")
     for status, lines in by_status.items():
         present = responses.get(status, {}).get("description", "")
         new = [line for line in lines if line not in present]
