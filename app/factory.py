@@ -61,6 +61,7 @@ from app.owner.pages import approvals as approval_pages
 from app.owner.pages import charts, template_filters
 from app.owner.pages import claim as claim_pages
 from app.owner.pages import limits as limits_form
+from app.owner.pages import wallet_keys as wallet_key_pages
 from app.owner.passkeys import pages as passkey_pages
 from app.owner.session import auth, sign_in
 from app.payments import routes as payments
@@ -332,5 +333,5 @@ def _install_request_hooks(app: Application, settings: Settings) -> Sequence[Req
 # Modules with views of another module's blueprint, and the only table that no feature imports.
 _REGISTERED_ON_IMPORT = (
     activity_pages, address_pages, agent_pages, approval_pages, claim_pages, leases, limits_form,
-    notice_pages, oauth_pages, passkey_pages, sign_in, wallet_movements,
+    notice_pages, oauth_pages, passkey_pages, sign_in, wallet_key_pages, wallet_movements,
 )  # fmt: skip

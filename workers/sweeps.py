@@ -29,6 +29,7 @@ from app.idempotency import service as idempotency
 from app.jobs import JobName
 from app.oauth import connections
 from app.observability import counters
+from app.owner import wallet_keys
 from app.owner.passkeys import service as passkeys
 from app.owner.session import sessions
 from app.payments import jobs as payments
@@ -168,6 +169,7 @@ def _prune_claim_records(now: datetime) -> None:
         sessions.prune(session, now)
         console_sessions.prune(session, now)
         passkeys.prune(session, now)
+        wallet_keys.prune(session, now)
 
 
 def _retry_faucet(now: datetime) -> None:

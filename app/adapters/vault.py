@@ -28,6 +28,8 @@ from app.ports.errors import Rejected
 from app.ports.vault import NewWallet, SecretLocation
 
 ENTROPY_BYTES = 16
+_PHRASE_BYTES = {12: ENTROPY_BYTES, 24: 32}
+"""The entropy of phrases of twelve and 24 words."""
 SOLANA_PATH = "m/44'/501'/0'/0'"
 """The first account of Phantom."""
 
@@ -35,7 +37,7 @@ _ENGLISH = Mnemonic("english")
 
 
 def phrase(entropy: bytes) -> str:
-    """Return the BIP-39 words of an entropy: twelve for 16 bytes."""
+    """Return the BIP-39 words of an entropy: twelve for 16 bytes, 24 for 32."""
     return _ENGLISH.to_mnemonic(entropy)
 
 
@@ -56,7 +58,7 @@ def solana_address(key: Ed25519PrivateKey) -> str:
 
 _KEY_BYTES = 32
 _PAIR_BYTES = 2 * _KEY_BYTES
-_WALLET_BYTES = ENTROPY_BYTES + _PAIR_BYTES
+_WALLET_BYTES = [each + _PAIR_BYTES for each in _PHRASE_BYTES.values()]
 _NONCE_BYTES = 12
 _TAG_BYTES = 16
 _DIGEST_BYTES = 32
@@ -157,7 +159,19 @@ class LocalVault(_NonCopyable):
 
     def create_wallet(self, location: SecretLocation) -> NewWallet:
         """Seal new entropy of 128 bits with its keys: to derive them for each signature would take two milliseconds."""
-        entropy = secrets.token_bytes(ENTROPY_BYTES)
+        return self._seal_wallet(secrets.token_bytes(ENTROPY_BYTES), location)
+
+    def import_phrase(self, location: SecretLocation, words: str) -> NewWallet:
+        try:
+            entropy = bytes(_ENGLISH.to_entropy(words))
+        except (LookupError, ValueError):
+            entropy = b""
+        # Errors of the library quote words.
+        if _PHRASE_BYTES.get(len(words.split())) != len(entropy):
+            raise ValueError("not 12 or 24 words of BIP-39 with the right checksum")
+        return self._seal_wallet(entropy, location)
+
+    def _seal_wallet(self, entropy: bytes, location: SecretLocation) -> NewWallet:
         evm, solana = wallet_keys(entropy)
         sealed = self.seal(entropy + evm.secret + solana.private_bytes_raw(), location)
         return NewWallet(location.row_id, sealed, evm_address(evm), solana_address(solana))
@@ -173,15 +187,15 @@ class LocalVault(_NonCopyable):
         secret = self.open(sealed, location)
         if len(secret) == ENTROPY_BYTES:  # sealed before keys were stored with their entropy
             return LocalSigner(*wallet_keys(secret))
-        if len(secret) not in (_PAIR_BYTES, _WALLET_BYTES):
+        if len(secret) not in (_PAIR_BYTES, *_WALLET_BYTES):
             raise _unreadable()
         return _signer(secret[-_PAIR_BYTES:])
 
     def recovery_phrase(self, sealed: str, location: SecretLocation) -> str:
         secret = self.open(sealed, location)
-        if len(secret) not in (ENTROPY_BYTES, _WALLET_BYTES):
+        if len(secret) not in (ENTROPY_BYTES, *_WALLET_BYTES):
             raise _unreadable()
-        return phrase(secret[:ENTROPY_BYTES])
+        return phrase(secret if len(secret) == ENTROPY_BYTES else secret[:-_PAIR_BYTES])
 
 
 def _signer(pair: bytes) -> LocalSigner:
