@@ -80,6 +80,8 @@ function fillIn(form, field, makeValue) {
     event.stopImmediatePropagation();
     try {
       field.value = await makeValue();
+      // A form cannot be submitted while its event is dispatched, and browsers may seal as quickly as that.
+      await new Promise((resolve) => { setTimeout(resolve); });
       form.requestSubmit(event.submitter);
     } catch {
       problem.hidden = false;

@@ -74,7 +74,12 @@ def is_given(answer: Any) -> bool:
 def test_the_owner_takes_the_keys_after_the_waiting_time_and_the_wallet_is_marked(
     build_app: Callable[..., Flask], sqlite_url: str, mailbox: Mailbox
 ) -> None:
-    ada = key_owner(notices_app(build_app, sqlite_url, mailbox))
+    app = notices_app(build_app, sqlite_url, mailbox)
+    with app.app_context():
+        takes_the_keys(key_owner(app), mailbox)
+
+
+def takes_the_keys(ada: KeyOwner, mailbox: Mailbox) -> None:
     subscriber = Subscriber(Audience.OWNER, ada.agent.id)
     targets.add_email(subscriber, "ada@home.example.org", types=["credits.low"])
     targets.add_browser(subscriber, **Browser().subscription("https://push.example.com/x"), types=["credits.low"])
@@ -243,9 +248,9 @@ def test_a_new_owner_key_ends_open_requests(app: Flask, ada: KeyOwner, change: s
         with read_only_unit() as session:
             current = owner_keys.find(session, new)
         assert current
+        # A request that was checked before the change and acts after it.
+        former = replace(current, id=identifiers.new_id())
         with ada.app.test_request_context(), pytest.raises(Unauthorized):
-            # A request that was checked before the change and acts after it.
-            former = replace(current, id=identifiers.new_id())
             service.request_export(owner_as_actor(current), former, ada.agent.wallet_id)
         again = browser.client.post(
             ada.keys, data={**forms_of(browser.get(ada.keys))[ada.keys], "owner_key": new}
@@ -296,7 +301,7 @@ def test_what_is_not_a_point_of_the_curve_gets_nothing(ada: KeyOwner, point: str
 
 def test_a_key_of_another_curve_gets_nothing() -> None:
     other = ec.generate_private_key(ec.SECP256K1()).public_key()
-    with pytest.raises(ValueError, match="EC\\b|curve"):
+    with pytest.raises(ValueError, match="Invalid EC key"):
         hpke.seal(b"x", hpke._encode(other.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)), "")
 
 
