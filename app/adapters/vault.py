@@ -29,7 +29,6 @@ from app.ports.vault import NewWallet, SecretLocation
 
 ENTROPY_BYTES = 16
 _PHRASE_BYTES = {12: ENTROPY_BYTES, 24: 32}
-"""The entropy of phrases of twelve and 24 words."""
 SOLANA_PATH = "m/44'/501'/0'/0'"
 """The first account of Phantom."""
 
@@ -162,14 +161,10 @@ class LocalVault(_NonCopyable):
         return self._seal_wallet(secrets.token_bytes(ENTROPY_BYTES), location)
 
     def import_phrase(self, location: SecretLocation, words: str) -> NewWallet:
-        try:
-            entropy = bytes(_ENGLISH.to_entropy(words))
-        except (LookupError, ValueError):
-            entropy = b""
-        # Errors of the library quote words.
-        if _PHRASE_BYTES.get(len(words.split())) != len(entropy):
+        # Other errors of the library quote words.
+        if len(words.split()) not in _PHRASE_BYTES or not _ENGLISH.check(words):
             raise ValueError("not 12 or 24 words of BIP-39 with the right checksum")
-        return self._seal_wallet(entropy, location)
+        return self._seal_wallet(bytes(_ENGLISH.to_entropy(Mnemonic.normalize_string(words))), location)
 
     def _seal_wallet(self, entropy: bytes, location: SecretLocation) -> NewWallet:
         evm, solana = wallet_keys(entropy)

@@ -22,9 +22,13 @@ def new_key() -> tuple[bytes, str]:
     return key.private_numbers().private_value.to_bytes(32, "big"), _encode(point)
 
 
-def seal(message: bytes, public_key: str, info: str) -> str:
-    """Encrypt a message for one purpose. Raises: ValueError if the key is not a point of the curve."""
-    recipient = ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, _decode(public_key))
+def point(public_key: str) -> ec.EllipticCurvePublicKey:
+    """Return a public key. Raises: ValueError if it is no point of the curve."""
+    return ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, _decode(public_key))
+
+
+def seal(message: bytes, recipient: ec.EllipticCurvePublicKey, info: str) -> str:
+    """Encrypt a message for one purpose."""
     return _encode(_SUITE.encrypt(message, recipient, info.encode()))
 
 

@@ -75,10 +75,8 @@ class EventType(StrEnum):
     WEBHOOK_TEST = "webhook.test"
 
 
-OWNER_IS_TOLD = (
-    EventType.OWNER_CHANGED, EventType.WALLET_EXPORT_REQUESTED, EventType.WALLET_EXPORT_CANCELLED,
-    EventType.WALLET_EXPORTED, EventType.WALLET_IMPORTED,
-)  # fmt: skip
+_OF_OWNERS = ("owner.", "wallet.export", "wallet.import")
+OWNER_IS_TOLD = tuple(each for each in EventType if each.startswith(_OF_OWNERS))
 """What all targets of an owner are told, whatever they asked for."""
 PATTERNS = frozenset({ALL, *EventType, *(f"{each.partition('.')[0]}.*" for each in EventType)})
 """What may be asked for."""

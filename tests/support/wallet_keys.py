@@ -43,9 +43,8 @@ class KeyOwner:
     def keys(self) -> str:
         return f"{self.page}/wallets/{self.agent.wallet_id}/keys"
 
-    def ask(self, **fields: str) -> TestResponse:
-        """Ask for the keys with the owner key."""
-        return self.browser.send(self.browser.get(self.keys), self.keys, **{"owner_key": self.browser.key, **fields})
+    def ask(self) -> TestResponse:
+        return self.confirm(self.browser.get(self.keys), self.keys)
 
     def cancel(self) -> TestResponse:
         return self.browser.send(self.browser.get(self.keys), f"{self.keys}/cancel")
@@ -82,8 +81,7 @@ class KeyOwner:
             assert self.browser.sign_in().status_code == 303
 
     def begin_import(self) -> TestResponse:
-        path = f"{self.page}/import"
-        return self.browser.send(self.browser.get(path), path)
+        return self.browser.send(self.browser.get(self.page), f"{self.page}/import")
 
     def finish_import(self, begun: TestResponse, words: str, **changed: Any) -> TestResponse:
         [path] = [each for each in forms_of(begun) if "/import/" in each]
@@ -97,7 +95,7 @@ def sealed_for(begun: TestResponse, words: str) -> str:
     """Seal words for the form of an import."""
     found = _SEAL_FOR.search(begun.text)
     assert found, begun.text
-    return hpke.seal(words.encode(), found[1], html.unescape(found[2]))
+    return hpke.seal(words.encode(), hpke.point(found[1]), html.unescape(found[2]))
 
 
 def key_owner(app: Flask, agent: Agent | None = None) -> KeyOwner:

@@ -55,9 +55,8 @@ class KeyTransfer(Authenticated, Model):
 
     id: Mapped[str] = mapped_column(ID, primary_key=True)
     owner_key_id: Mapped[str] = mapped_column(ID, sa.ForeignKey("owner_keys.id", ondelete="CASCADE"), index=True)
-    # Of an export.
     wallet_id: Mapped[str | None] = mapped_column(ID, sa.ForeignKey("wallets.id", ondelete="CASCADE"), unique=True)
-    # Of an import: the private key that opens what the owner's browser seals.
+    # Of an import, which has no wallet yet: the private key that opens what the owner's browser seals.
     key_sealed: Mapped[str | None] = mapped_column(sa.Text)
     valid_from: Mapped[datetime] = mapped_column(UtcDateTime)
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)

@@ -334,17 +334,12 @@ def _of_agent(agent_id: str) -> Select[Wallet]:
 
 def _view(session: Session, wallet: Wallet | Row[*tuple[Any, ...]], controls: Mapping[str, Controls]) -> WalletView:
     _SEAL.verify(session, wallet)
+    addresses = {
+        ChainName.ETHEREUM.value: wallet.evm_address, ChainName.BASE.value: wallet.evm_address,
+        ChainName.SOLANA.value: wallet.solana_address,
+    }  # fmt: skip
     return WalletView(
-        id=wallet.id,
-        agent_id=wallet.agent_id,
-        name=wallet.name,
-        addresses={
-            ChainName.ETHEREUM.value: wallet.evm_address,
-            ChainName.BASE.value: wallet.evm_address,
-            ChainName.SOLANA.value: wallet.solana_address,
-        },
-        transaction_count=wallet.transaction_count,
-        created_at=wallet.created_at,
-        exported_at=wallet.exported_at,
+        id=wallet.id, agent_id=wallet.agent_id, name=wallet.name, addresses=addresses, created_at=wallet.created_at,
+        transaction_count=wallet.transaction_count, exported_at=wallet.exported_at,
         spending_controls=controls.get(wallet.id),
-    )
+    )  # fmt: skip
