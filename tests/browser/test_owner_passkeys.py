@@ -310,7 +310,6 @@ def test_an_owner_takes_the_words_of_a_wallet_out_and_they_are_clear_in_the_brow
     keys = f"{site.page}/wallets/{site.agent.wallet_id}/keys"
     page.goto(keys)
     assert_good(page, axe, "keys-none")
-    page.get_by_text("Ask for the keys").nth(1).click()
     with navigation(page):
         page.get_by_role("button", name="Ask for the keys").click()
     assert page.get_by_text("in 72 hours").is_visible()
@@ -318,7 +317,6 @@ def test_an_owner_takes_the_words_of_a_wallet_out_and_they_are_clear_in_the_brow
     with navigation(page):
         page.get_by_role("button", name="Cancel").click()
     change_settings(chain_app, wallet_export_wait_seconds=0)  # type: ignore[arg-type]
-    page.get_by_text("Ask for the keys").nth(1).click()
     with navigation(page):
         page.get_by_role("button", name="Ask for the keys").click()
     assert_good(page, axe, "keys-ready")
@@ -348,16 +346,18 @@ def test_an_owner_brings_a_phrase_in_and_no_request_has_it_in_clear(
     add_passkey(page, site)
     sent: list[str] = []
     page.on("request", lambda request: sent.append(request.url + (request.post_data or "")))
-    page.goto(f"{site.page}/import")
-    words = "Abandon " * 11 + "about"
+    page.goto(site.page)
+    page.get_by_text("Keys of this wallet, and other wallets").click()
+    begin, words = "Import a wallet", "Abandon " * 11 + "about"
     for typed, shown in (("abandon " * 12, "12 or 24 words"), (words, "Others may have the keys")):
         with navigation(page):
-            page.get_by_role("button", name="Type a phrase").click()
+            page.get_by_role("button", name=begin).click()
         assert_good(page, axe, "import")
         page.get_by_label("12 or 24 words").fill(typed)
         with navigation(page):
             page.get_by_role("button", name="Import the wallet").click()
         page.get_by_text(shown).first.wait_for()
+        begin = "Type a phrase"
     assert "abandon" not in "".join(sent).lower()
     imported = site.agent.get("/v1/wallets").get_json()["wallets"][1]
     assert imported["addresses"]["base"] == "0x9858EfFD232B4033E47d90003D41EC34EcaEda94"
@@ -367,6 +367,8 @@ def test_an_owner_brings_a_phrase_in_and_no_request_has_it_in_clear(
 def test_without_scripts_no_phrase_can_be_sent(site: Site, open_page: Callable[..., Page]) -> None:
     page = open_page(script=False, width=PHONE)
     site.sign_in(page)
-    page.goto(f"{site.page}/import")
+    page.get_by_text("Keys of this wallet, and other wallets").click()
+    with navigation(page):
+        page.get_by_role("button", name="Import a wallet").click()
     assert page.get_by_text("This needs a passkey.").is_visible()
     assert page.locator("textarea").count() == 0
