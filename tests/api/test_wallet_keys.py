@@ -19,7 +19,7 @@ from flask import Flask
 from mnemonic import Mnemonic
 from sqlalchemy import select, update
 
-from app.adapters.vault import evm_address, solana_address, wallet_keys
+from app.adapters.vault import LocalVault, evm_address, solana_address, wallet_keys
 from app.authenticated import seal_of
 from app.core import clock, hpke, identifiers
 from app.core.chains import ChainName
@@ -34,10 +34,12 @@ from app.identity import service as identity
 from app.owner import wallet_keys as service
 from app.owner.session.sessions import owner_as_actor
 from app.payments import treasury
+from app.ports.vault import NewWallet, SecretLocation
 from app.wallets.core import custody, wallets
 from app.wallets.core.models import KeyTransfer
 from app.wallets.core.wallets import MAX_WALLETS_PER_AGENT
 from tests.support.agents import Agent
+from tests.support.applications import settings_for
 from tests.support.authenticators import SoftwareAuthenticator
 from tests.support.notices import Browser, Mailbox, notices_app
 from tests.support.operators import Operator, entries
@@ -346,6 +348,54 @@ def test_no_wallet_of_the_operator_can_be_asked_for_or_taken(app: Flask, ada: Ke
 
 def create_treasury() -> str:
     return treasury.wallet(treasury.WalletRole.TREASURY, ChainName.BASE).id
+
+
+class Killed(BaseException):
+    """The process dies."""
+
+
+class DyingVault(LocalVault):
+    """A vault in a process that dies when it is used for something."""
+
+    dies_at = ""
+
+    def recovery_phrase(self, sealed: str, location: SecretLocation) -> str:
+        self._die("recovery_phrase")
+        return super().recovery_phrase(sealed, location)
+
+    def import_phrase(self, location: SecretLocation, words: str) -> NewWallet:
+        self._die("import_phrase")
+        return super().import_phrase(location, words)
+
+    def _die(self, at: str) -> None:
+        if self.dies_at == at:
+            raise Killed
+
+
+def test_a_process_that_dies_marks_the_wallet_before_it_opens_the_key_and_makes_no_half_wallet(
+    build_app: Callable[..., Flask], sqlite_url: str
+) -> None:
+    vault = DyingVault(settings_for(sqlite_url).encryption_key_list())
+    app = build_app(sqlite_url, vault=vault)
+    with app.app_context():
+        ada = key_owner(app)
+        ada.ask()
+        vault.dies_at = "recovery_phrase"
+        with ada.later():
+            with pytest.raises(Killed):
+                ada.take()
+            assert wallet_of(ada.agent)["exported_at"] is not None
+            assert acts() == ["export_requested", "exported"]
+            vault.dies_at = "import_phrase"
+            assert ada.opened(ada.take()) == custody.phrase_of(ada.agent.wallet_id)
+            begun = ada.begin_import()
+            with pytest.raises(Killed):
+                ada.finish_import(begun, TWELVE)
+            assert len(ada.agent.get("/v1/wallets").get_json()["wallets"]) == 1
+            # The key of that form is gone, so a new one is begun.
+            vault.dies_at = ""
+            assert ada.finish_import(begun, TWELVE).status_code == 404
+            assert ada.import_phrase(TWELVE).status_code == 303
 
 
 # Imports.
