@@ -34,11 +34,11 @@ _IMPORT_KEYS = SealedColumn(KeyTransfer.__tablename__, "key_sealed")
 _HINT = "If you did not expect this, sign in and cancel it, replace your owner key, or ask the operator for a freeze."
 
 
-def find(session: Session, owner: OwnerKeyView, *is_meant: ColumnElement[bool]) -> KeyTransfer | None:
-    """Return the owner's request or import that meets conditions and has not expired."""
-    is_open = KeyTransfer.owner_key_id == owner.id, KeyTransfer.expires_at > clock.now()
-    found = session.scalars(select(KeyTransfer).where(*is_open, *is_meant)).one_or_none()
-    return found if found is not None and seal_of(KeyTransfer).accepts(session, found) else None
+def list_open(session: Session, owner: OwnerKeyView, *are_meant: ColumnElement[bool]) -> list[KeyTransfer]:
+    """Return the owner's requests and imports that meet conditions and have not expired."""
+    are_open = KeyTransfer.owner_key_id == owner.id, KeyTransfer.expires_at > clock.now()
+    rows = session.scalars(select(KeyTransfer).where(*are_open, *are_meant)).all()
+    return [row for row in rows if seal_of(KeyTransfer).accepts(session, row)]
 
 
 def request_export(actor: Actor, owner: OwnerKeyView, wallet_id: str) -> None:
@@ -46,7 +46,7 @@ def request_export(actor: Actor, owner: OwnerKeyView, wallet_id: str) -> None:
     with unit_of_work() as session:
         _lock(session, owner, exports=wallet_id)
         is_of_wallet = KeyTransfer.wallet_id == wallet_id
-        if find(session, owner, is_of_wallet) is None:
+        if not list_open(session, owner, is_of_wallet):
             # One of a former owner, or one that has expired.
             session.execute(delete(KeyTransfer).where(is_of_wallet))
             start = clock.now() + timedelta(seconds=app_state().settings.wallet_export_wait_seconds)
@@ -72,12 +72,13 @@ def take(actor: Actor, owner: OwnerKeyView, wallet_id: str, public_key: str) -> 
         raise InvalidInput.field("public_key", "must be a point of P-256") from None
     with unit_of_work() as session:
         _lock(session, owner, exports=wallet_id)
-        found, now = find(session, owner, KeyTransfer.wallet_id == wallet_id), clock.now()
-        if found is None or found.valid_from > now:
+        now = clock.now()
+        found = list_open(session, owner, KeyTransfer.wallet_id == wallet_id, KeyTransfer.valid_from <= now)
+        if not found:
             raise NotFound("These keys were not asked for, or the waiting time has not passed.")
         update_rows(session, Wallet, Wallet.id == wallet_id, exported_at=func.coalesce(Wallet.exported_at, now))
         _announce(session, actor, EventType.WALLET_EXPORTED, owner, wallet_id)
-    return hpke.seal(custody.phrase_of(wallet_id).encode(), recipient, f"purser export\n{wallet_id}\n{found.id}")
+    return hpke.seal(custody.phrase_of(wallet_id).encode(), recipient, f"purser export\n{wallet_id}\n{found[0].id}")
 
 
 def begin_import(owner: OwnerKeyView) -> tuple[str, str]:
@@ -96,13 +97,13 @@ def finish_import(actor: Actor, owner: OwnerKeyView, import_id: str, sealed: str
     with unit_of_work() as session:
         _lock(session, owner)
         is_meant = KeyTransfer.id == identifiers.parse_id(import_id), KeyTransfer.key_sealed.is_not(None)
-        found = find(session, owner, *is_meant)
-        if found is None:
+        found = list_open(session, owner, *is_meant)
+        if not found:
             raise NotFound("This form was used, or has expired.")
-        session.execute(delete(KeyTransfer).where(KeyTransfer.id == found.id))
+        session.execute(delete(KeyTransfer).where(*is_meant))
     try:
-        private = _IMPORT_KEYS.open(found.key_sealed or "", found.id)
-        words = hpke.unseal(sealed, private, f"purser import\n{owner.agent_id}\n{found.id}").decode()
+        private = _IMPORT_KEYS.open(found[0].key_sealed or "", found[0].id)
+        words = hpke.unseal(sealed, private, f"purser import\n{owner.agent_id}\n{found[0].id}").decode()
         key = custody.import_phrase(" ".join(words.split()))
     except ValueError:
         problem = "must be 12 or 24 words of the English list in order: one is wrong, missing or misplaced"

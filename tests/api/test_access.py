@@ -501,6 +501,7 @@ class _Scene:
             "tag": "wallets",
             "operation": "transfer",
             "request_id": UNKNOWN_ID,
+            "import_id": UNKNOWN_ID,
         }
         if "domain" in names:
             values["domain"] = "shop.example"

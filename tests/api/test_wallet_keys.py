@@ -90,6 +90,7 @@ def takes_the_keys(ada: KeyOwner, mailbox: Mailbox) -> None:
     assert wallet_of(ada.agent)["exported_at"] is None
     assert ada.ask().status_code == 303
     assert "in 72 hours" in ada.browser.get(ada.keys).text
+    assert "The keys of a wallet were asked for" in ada.browser.get(ada.page).text
     with ada.later():
         words = ada.opened(ada.take())
         evm, solana = wallet_keys(custody_entropy(words))

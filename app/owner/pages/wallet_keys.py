@@ -63,7 +63,6 @@ def take_wallet_keys(key: OwnerKeyView, wallet_id: str) -> Response:
 
 @auth.session_pages.post(_IMPORT)
 def begin_import(key: OwnerKeyView) -> Response:
-    """Show the form for a phrase, with a key that its browser seals it for."""
     import_id, public_key = wallet_keys.begin_import(key)
     return _render(key, import_id=import_id, public_key=public_key)
 
@@ -82,7 +81,7 @@ def _render(key: OwnerKeyView, wallet_id: str | None = None, *, status: int = 20
         return auth.render_page("import_wallet.html", status=status, **shown)
     wallet = overview.owned_wallet(key, wallet_id)
     with read_only_unit() as session:
-        export = wallet_keys.find(session, key, KeyTransfer.wallet_id == wallet.id)
+        export = next(iter(wallet_keys.list_open(session, key, KeyTransfer.wallet_id == wallet.id)), None)
     seconds = (export.valid_from - clock.now()).total_seconds() if export else 0
     shown |= {"wallet": wallet, "export": export, "hours_left": -int(-seconds // 3600)}
     return auth.render_page("wallet_keys.html", status=status, **shown)
