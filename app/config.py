@@ -157,6 +157,7 @@ class Settings(BaseSettings):
     funding_request_ttl_seconds: int = Field(604_800, ge=1)
     retired_key_ttl_seconds: int = Field(7_776_000, ge=0)
     owner_recovery_wait_seconds: int = Field(259_200, ge=3600)
+    wallet_export_wait_seconds: int = Field(259_200, ge=60)
     # Limits and their audit read at most two months.
     retention_days: int = Field(400, ge=62, le=36_500)
     price_overrides: str = ""

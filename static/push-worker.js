@@ -9,6 +9,10 @@ const TITLES = {
   "wallet.frozen": "A wallet was frozen",
   "controls.changed": "The agent loosened its limits",
   "owner.changed": "Who may be the agent's owner has changed",
+  "wallet.export_requested": "The keys of a wallet were asked for",
+  "wallet.export_cancelled": "The keys of a wallet are no longer asked for",
+  "wallet.exported": "The keys of a wallet were taken out",
+  "wallet.imported": "A wallet was imported",
   "notices": "Several notices",
 };
 

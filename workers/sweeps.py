@@ -14,12 +14,13 @@ from app.buying import records as service_purchases
 from app.catalog import statistics
 from app.catalog.payouts import earnings
 from app.catalog.payouts import service as payouts
-from app.console import sessions as console_sessions
+from app.console.sessions import ConsoleSession
 from app.core import clock
 from app.credits import accounts
 from app.credits import audit as credits_audit
 from app.db import leases
 from app.db.leases import lease, once_per_period
+from app.db.tables import delete_expired
 from app.db.unit_of_work import read_only_unit, snapshot, unit_of_work
 from app.device import guess_limits
 from app.events import feed as event_feed
@@ -29,8 +30,8 @@ from app.idempotency import service as idempotency
 from app.jobs import JobName
 from app.oauth import connections
 from app.observability import counters
-from app.owner.passkeys import service as passkeys
-from app.owner.session import sessions
+from app.owner.passkeys.service import UsedPasskeyChallenge
+from app.owner.session.sessions import OwnerSession
 from app.payments import jobs as payments
 from app.payments import jobs as payments_audit
 from app.platform import keys as platform_keys
@@ -45,6 +46,7 @@ from app.trading import exchange_client
 from app.usage import audit as usage_audit
 from app.usage import retention as usage_retention
 from app.usage import service as usage
+from app.wallets.core.models import KeyTransfer
 from app.wallets.deposits import funding
 from app.wallets.maintenance import audit as wallets_audit
 from app.wallets.maintenance import retention as wallets_retention
@@ -165,9 +167,7 @@ def _prune_claim_records(now: datetime) -> None:
     with unit_of_work() as session:
         claims.erase_expired_responses(session, now)
         guess_limits.prune(session, now)
-        sessions.prune(session, now)
-        console_sessions.prune(session, now)
-        passkeys.prune(session, now)
+        delete_expired(session, now, OwnerSession, ConsoleSession, UsedPasskeyChallenge, KeyTransfer)
 
 
 def _retry_faucet(now: datetime) -> None:

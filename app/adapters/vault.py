@@ -41,6 +41,7 @@ from app.ports.vault import KeyService, NewWallet, SecretLocation
 _log = structlog.get_logger(__name__)
 
 ENTROPY_BYTES = 16
+_PHRASE_BYTES = {12: ENTROPY_BYTES, 24: 32}
 SOLANA_PATH = "m/44'/501'/0'/0'"
 """The first account of Phantom."""
 
@@ -48,7 +49,7 @@ _ENGLISH = Mnemonic("english")
 
 
 def phrase(entropy: bytes) -> str:
-    """Return the BIP-39 words of an entropy: twelve for 16 bytes."""
+    """Return the BIP-39 words of an entropy: twelve for 16 bytes, 24 for 32."""
     return _ENGLISH.to_mnemonic(entropy)
 
 
@@ -69,7 +70,7 @@ def solana_address(key: Ed25519PrivateKey) -> str:
 
 _KEY_BYTES = 32
 _PAIR_BYTES = 2 * _KEY_BYTES
-_WALLET_BYTES = ENTROPY_BYTES + _PAIR_BYTES
+_WALLET_BYTES = [each + _PAIR_BYTES for each in _PHRASE_BYTES.values()]
 _NONCE_BYTES = 12
 _DIGEST_BYTES = 32
 _MAC_INFO = b"purser/authenticated-rows/v1"
@@ -211,7 +212,15 @@ class LocalVault(_NonCopyable):
 
     def create_wallet(self, location: SecretLocation) -> NewWallet:
         """Seal new entropy of 128 bits with its keys: to derive them for each signature would take two milliseconds."""
-        entropy = secrets.token_bytes(ENTROPY_BYTES)
+        return self._seal_wallet(secrets.token_bytes(ENTROPY_BYTES), location)
+
+    def import_phrase(self, location: SecretLocation, words: str) -> NewWallet:
+        # Other errors of the library quote words.
+        if len(words.split()) not in _PHRASE_BYTES or not _ENGLISH.check(words):
+            raise ValueError("not 12 or 24 words of BIP-39 with the right checksum")
+        return self._seal_wallet(bytes(_ENGLISH.to_entropy(Mnemonic.normalize_string(words))), location)
+
+    def _seal_wallet(self, entropy: bytes, location: SecretLocation) -> NewWallet:
         evm, solana = wallet_keys(entropy)
         sealed = self.seal(entropy + evm.secret + solana.private_bytes_raw(), location)
         return NewWallet(location.row_id, sealed, evm_address(evm), solana_address(solana))
@@ -227,15 +236,15 @@ class LocalVault(_NonCopyable):
         secret = self.open(sealed, location)
         if len(secret) == ENTROPY_BYTES:  # sealed before keys were stored with their entropy
             return LocalSigner(*wallet_keys(secret))
-        if len(secret) not in (_PAIR_BYTES, _WALLET_BYTES):
+        if len(secret) not in (_PAIR_BYTES, *_WALLET_BYTES):
             raise _unreadable()
         return _signer(secret[-_PAIR_BYTES:])
 
     def recovery_phrase(self, sealed: str, location: SecretLocation) -> str:
         secret = self.open(sealed, location)
-        if len(secret) not in (ENTROPY_BYTES, _WALLET_BYTES):
+        if len(secret) not in (ENTROPY_BYTES, *_WALLET_BYTES):
             raise _unreadable()
-        return phrase(secret[:ENTROPY_BYTES])
+        return phrase(secret if len(secret) == ENTROPY_BYTES else secret[:-_PAIR_BYTES])
 
 
 def _signer(pair: bytes) -> LocalSigner:

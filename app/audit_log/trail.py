@@ -131,6 +131,10 @@ class AuditAction(StrEnum):
     MASTER_KEYS_SHOWN = "master_keys.shown"
     MASTER_KEY_CREATED = "master_key.created"
     MASTER_KEY_REVOKED = "master_key.revoked"
+    WALLET_EXPORT_REQUESTED = "wallet.export_requested"
+    WALLET_EXPORT_CANCELLED = "wallet.export_cancelled"
+    WALLET_EXPORTED = "wallet.exported"
+    WALLET_IMPORTED = "wallet.imported"
     RETIRED_KEY_EXPORTED = "retired_key.exported"
     RETIRED_KEY_PURGED = "retired_key.purged"
     APPROVAL_APPROVED = "approval.approved"
@@ -156,7 +160,7 @@ class AuditAction(StrEnum):
 _SUBJECT_KINDS: Mapping[str, str] = {
     "agent": "agent", "budget": "budget", "claim": "agent", "gateway_key": "gateway_key", "service": "service",
     "webhook": "webhook", "master_key": "master_key", "retired_key": "wallet", "bridge": "transaction",
-    "approval": "approval",
+    "approval": "approval", "wallet": "wallet",
 }  # fmt: skip
 
 

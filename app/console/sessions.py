@@ -93,12 +93,6 @@ def end_session(token: str | None) -> None:
         _end(session, token)
 
 
-def prune(session: Session, now: datetime) -> int:
-    """Delete expired sessions; return how many."""
-    ended = delete(ConsoleSession).where(ConsoleSession.expires_at <= now).returning(ConsoleSession.id)
-    return len(session.execute(ended).all())
-
-
 def _end(session: Session, token: str | None) -> None:
     if token is not None:
         session.execute(delete(ConsoleSession).where(ConsoleSession.digest == identifiers.digest(token)))

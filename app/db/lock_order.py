@@ -57,7 +57,7 @@ class LockRank(IntEnum):
     CREDIT_ACCOUNT = "credit_accounts"
     USAGE_SUM = "usage_by_provider"
     SERVICE = "services", "subscriptions"
-    AGENT_KEY = "api_keys", "owner_keys", "claim_codes", "owner_codes"
+    AGENT_KEY = "api_keys", "owner_keys", "claim_codes", "owner_codes", "key_transfers"
     """The keys and codes of an agent, in any order, since the agent is locked."""
     APPROVAL = "approvals"
     """The hold of the movement or purchase that the unit records, or alone after its wallet's account."""

@@ -90,6 +90,11 @@ def delete_rows(session: Session, model: Any, *conditions: sa.ColumnElement[bool
     return _matching(session, sa.delete(model).where(*conditions))
 
 
+def delete_expired(session: Session, now: datetime, *models: Any) -> int:
+    """Delete the rows of some models whose `expires_at` has come; return how many."""
+    return sum(delete_rows(session, each, each.expires_at <= now) for each in models)
+
+
 def _matching(session: Session, statement: Any) -> int:
     result: Any = session.execute(statement, execution_options={"synchronize_session": False})
     return int(result.rowcount)

@@ -19,7 +19,7 @@ from app.db.state_machine import StateMachine
 from app.db.tables import insert_into, table_of
 from app.db.unit_of_work import unit_of_work
 from app.events.models import Event, EventDelivery, EventSequence, EventTarget
-from app.events.outbox import EventType, matches
+from app.events.outbox import OWNER_IS_TOLD, EventType, matches
 from app.events.targets import Audience, TargetStatus
 
 _BATCH_SIZE = 500
@@ -91,7 +91,7 @@ def _wants(target: Any, event: Any) -> bool:
         return bool(event.object_id == target.id)
     if event.type == EventType.CONTROLS_CHANGED and target.audience == Audience.OWNER and not event.loosens:
         return False
-    is_told = event.type == EventType.OWNER_CHANGED and target.audience == Audience.OWNER
+    is_told = event.type in OWNER_IS_TOLD and target.audience == Audience.OWNER
     return is_told or matches(target.types, event.type)
 
 

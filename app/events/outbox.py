@@ -54,6 +54,10 @@ class EventType(StrEnum):
     CREDITS_LOW = "credits.low"
     WALLET_FROZEN = "wallet.frozen"
     WALLET_UNFROZEN = "wallet.unfrozen"
+    WALLET_EXPORT_REQUESTED = "wallet.export_requested"
+    WALLET_EXPORT_CANCELLED = "wallet.export_cancelled"
+    WALLET_EXPORTED = "wallet.exported"
+    WALLET_IMPORTED = "wallet.imported"
     CONTROLS_CHANGED = "controls.changed"
     OWNER_CHANGED = "owner.changed"
     CONNECTION_OPENED = "connection.opened"
@@ -70,6 +74,9 @@ class EventType(StrEnum):
     WEBHOOK_TEST = "webhook.test"
 
 
+_OF_OWNERS = ("owner.", "wallet.export", "wallet.import")
+OWNER_IS_TOLD = tuple(each for each in EventType if each.startswith(_OF_OWNERS))
+"""What all targets of an owner are told, whatever they asked for."""
 PATTERNS = frozenset({ALL, *EventType, *(f"{each.partition('.')[0]}.*" for each in EventType)})
 """What may be asked for."""
 

@@ -18,7 +18,7 @@ from app.core.mailboxes import mailbox_of
 from app.core.pagination import PageRequest
 from app.errors import InvalidInput, LimitReached, RateLimited
 from app.events import channels, delivery_log, feed, targets
-from app.events.outbox import EventType
+from app.events.outbox import OWNER_IS_TOLD, EventType
 from app.events.targets import Audience, Subscriber, TargetKind
 from app.idempotency.service import Claim
 from app.identity.limits import client_network
@@ -81,7 +81,7 @@ def address_of(agent_id: str, token: str) -> str | None:
 
 NOTICE_TYPES = (
     EventType.APPROVAL_REQUESTED, EventType.APPROVAL_FAILED, EventType.BUDGET_THRESHOLD_REACHED, EventType.CREDITS_LOW,
-    EventType.WALLET_FROZEN, EventType.CONTROLS_CHANGED, EventType.OWNER_CHANGED,
+    EventType.WALLET_FROZEN, EventType.CONTROLS_CHANGED, *OWNER_IS_TOLD,
 )  # fmt: skip
 """What an owner is notified of."""
 _MAX_RECENT = 50

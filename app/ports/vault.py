@@ -74,6 +74,9 @@ class Vault(Protocol):
     def create_wallet(self, location: SecretLocation) -> NewWallet:
         """Generate 128 bits of BIP-39 entropy for the wallet of a row (BIP-44 for EVM, SLIP-0010 for Solana)."""
 
+    def import_phrase(self, location: SecretLocation, words: str) -> NewWallet:
+        """Seal the wallet of 12 or 24 BIP-39 words, derived as `create_wallet` does. Raises: ValueError."""
+
     def import_wallet(self, location: SecretLocation, *, evm: bytes | None, solana: bytes | None) -> NewWallet:
         """Seal keys that the operator supplies, 32 bytes each; a missing one is generated. Raises: ValueError."""
 
@@ -81,4 +84,4 @@ class Vault(Protocol):
         """Open a wallet for signing. Raises: Rejected when key, location or ciphertext do not match."""
 
     def recovery_phrase(self, sealed: str, location: SecretLocation) -> str:
-        """Return the BIP-39 words of a wallet, for disaster recovery. Raises: Rejected."""
+        """Return the BIP-39 words of a wallet. Raises: Rejected, also if it was not derived from any."""

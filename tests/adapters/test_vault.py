@@ -301,6 +301,23 @@ def test_a_new_wallet_is_the_one_that_its_sealed_entropy_opens() -> None:
         assert vault.recovery_phrase(wallet.sealed, _PLACE) == phrase(entropy)
 
 
+def test_an_imported_phrase_of_24_words_is_returned_as_it_was() -> None:
+    vault = LocalVault([("k" * 32, bytes(32))])
+    words = "abandon " * 23 + "art"
+    wallet = vault.import_phrase(_PLACE, words)
+    # As MetaMask and Phantom show it.
+    assert wallet.evm_address == "0xF278cF59F82eDcf871d630F28EcC8056f25C1cdb"
+    assert wallet.solana_address == "3Cy3YNTFywCmxoxt8n7UH6hg6dLo5uACowX3CFceaSnx"
+    assert (len(words.split()), vault.recovery_phrase(wallet.sealed, _PLACE)) == (24, words)
+    assert vault.signer(wallet.sealed, _PLACE).evm_address == wallet.evm_address
+
+
+@pytest.mark.parametrize("words", ["", "abandon", "abandon " * 11 + "zoo", "abandon " * 14 + "address", "x" * 9999])
+def test_a_phrase_with_a_wrong_word_number_or_checksum_is_refused_without_its_words(words: str) -> None:
+    with pytest.raises(ValueError, match=r"^not 12 or 24 words of BIP-39 with the right checksum$"):
+        _vault().import_phrase(_PLACE, words)
+
+
 def test_a_wallet_sealed_for_one_row_cannot_sign_for_another() -> None:
     wallet = _vault().create_wallet(_PLACE)
     with pytest.raises(Rejected, match=r"^sealed_unreadable$"):
@@ -309,7 +326,7 @@ def test_a_wallet_sealed_for_one_row_cannot_sign_for_another() -> None:
 
 def test_a_secret_other_than_entropy_opens_no_wallet() -> None:
     vault = _vault()
-    for size in (15, 32, 79, 96):
+    for size in (15, 32, 79, 81, 97):
         with pytest.raises(Rejected, match=r"^sealed_unreadable$"):
             vault.signer(vault.seal(bytes(size), _PLACE), _PLACE)
     for size in (15, 64):

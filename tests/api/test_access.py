@@ -262,6 +262,8 @@ TABLE: dict[str, Access] = {
                     ("GET", "/keys"), ("POST", "/keys/replace-owner-key"), ("POST", "/keys/rotate"),
                     ("POST", "/keys/show"), ("POST", "/keys/revoke"), ("POST", "/keys/codes"), ("POST", "/keys/cancel"),
                     ("GET", _HELD), ("GET", f"{_HELD}/limits"), ("POST", f"{_HELD}/limits"),
+                    ("GET", f"{_HELD}/keys"), ("POST", f"{_HELD}/keys"), ("POST", f"{_HELD}/keys/cancel"),
+                    ("POST", f"{_HELD}/keys/take"), ("POST", "/import"), ("POST", "/import/<string:import_id>"),
                     ("GET", "/addresses"), ("POST", "/addresses"), ("POST", "/addresses/remove"),
                     ("GET", "/activity"), ("GET", "/approvals"), ("POST", "/approvals/payees"),
                     ("GET", "/passkeys"), ("POST", "/passkeys"), ("POST", "/passkeys/create"),
@@ -499,6 +501,7 @@ class _Scene:
             "tag": "wallets",
             "operation": "transfer",
             "request_id": UNKNOWN_ID,
+            "import_id": UNKNOWN_ID,
         }
         if "domain" in names:
             values["domain"] = "shop.example"

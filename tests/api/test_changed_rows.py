@@ -124,6 +124,7 @@ NO_POWER = {
     "wallets": {
         "name": "shown only", "transaction_count": "shown only", "created_at": "orders lists",
         "active_at": "paces scans for deposits", "new_to_scans": "begins scans for deposits",
+        "exported_at": "shown only",
     },
 }  # fmt: skip
 """The columns of authenticated tables that give no power, and why."""

@@ -16,9 +16,9 @@ from sqlalchemy import func, select
 from werkzeug.test import TestResponse
 
 from app.core import clock
+from app.db.tables import delete_expired
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events import fan_out
-from app.owner.session import sessions
 from app.owner.session.sessions import OwnerSession
 from app.spending import accounts as spending_accounts
 from app.spending import holds as spending_holds
@@ -147,7 +147,7 @@ def test_a_session_ends_after_twelve_hours_and_is_then_deleted(app: Flask) -> No
         thief.set_cookie("purser_owner", copied.value if copied else "", max_age=99999)
         assert thief.get(page_of(made)).status_code == 303
     with unit_of_work() as session:
-        assert sessions.prune(session, later) == 1
+        assert delete_expired(session, later, OwnerSession) == 1
     with read_only_unit() as session:
         assert session.scalar(select(func.count(OwnerSession.id))) == 0
 

@@ -16,6 +16,7 @@ from werkzeug.test import TestResponse
 
 from app.agents.claims import OwnerCode
 from app.core import clock
+from app.db.tables import delete_expired
 from app.db.unit_of_work import unit_of_work
 from app.owner.passkeys import challenges
 from app.owner.passkeys import service as passkeys
@@ -339,7 +340,7 @@ def test_used_challenges_are_deleted_after_they_expired() -> None:
     later = clock.now() + timedelta(days=1, minutes=1)
     with unit_of_work() as session:
         assert session.query(UsedPasskeyChallenge).count() == 1
-        passkeys.prune(session, later)
+        delete_expired(session, later, UsedPasskeyChallenge)
         assert session.query(UsedPasskeyChallenge).count() == 0
 
 

@@ -96,7 +96,7 @@ def test_a_new_wallet_is_returned_in_full_with_the_addresses_of_its_key(agent: A
     wallet = answer.get_json()
     assert answer.status_code == 201
     assert set(wallet) == {
-        "id", "name", "addresses", "spending_controls", "transaction_count", "created_at",
+        "id", "name", "addresses", "spending_controls", "transaction_count", "created_at", "exported_at",
     }  # fmt: skip
     assert (wallet["name"], wallet["spending_controls"], wallet["transaction_count"]) == ("savings", None, 0)
     assert identifiers.parse_id(wallet["id"]) == wallet["id"]

@@ -21,6 +21,7 @@ from app.approvals.models import Approval
 from app.authenticated import change
 from app.core import clock
 from app.db.unit_of_work import unit_of_work
+from app.wallets.core import custody
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.applications import change_settings
@@ -286,3 +287,88 @@ def test_an_owner_decides_without_scripts_by_key(site: Site, open_page: Callable
     assert (site.status_of(approved), site.status_of(refused)) == ("executed", "rejected")
     found = site.agent.get(f"/v1/approvals/{refused['id']}").get_json()
     assert found["answer"] == "Too dear."
+
+
+KEPT_KEYS = "() => inStore((keys) => keys.count())"
+
+
+def words_of(page: Page) -> str:
+    page.get_by_role("button", name="Show the words").click()
+    page.locator("#words:visible").wait_for()
+    return page.locator("#words").text_content() or ""
+
+
+def test_an_owner_takes_the_words_of_a_wallet_out_and_they_are_clear_in_the_browser_only(
+    site: Site, chain_app: Flask, open_page: Callable[..., Page], axe: str
+) -> None:
+    page = open_page(width=PHONE)
+    Device(page)
+    site.sign_in(page)
+    add_passkey(page, site)
+    received: list[bytes] = []
+    page.on("response", lambda answer: received.append(answer.body() if answer.status == 200 else b""))
+    keys = f"{site.page}/wallets/{site.agent.wallet_id}/keys"
+    page.goto(keys)
+    assert_good(page, axe, "keys-none")
+    with navigation(page):
+        page.get_by_role("button", name="Ask for the keys").click()
+    assert page.get_by_text("in 72 hours").is_visible()
+    assert_good(page, axe, "keys-asked")
+    with navigation(page):
+        page.get_by_role("button", name="Cancel").click()
+    change_settings(chain_app, wallet_export_wait_seconds=0)  # type: ignore[arg-type]
+    with navigation(page):
+        page.get_by_role("button", name="Ask for the keys").click()
+    assert_good(page, axe, "keys-ready")
+    with navigation(page):
+        page.get_by_role("button", name="Take the keys out").click()
+    assert page.locator("#words").text_content() == ""
+    words = words_of(page)
+    assert words == custody.phrase_of(site.agent.wallet_id)
+    assert_good(page, axe, "keys-taken")
+    page.get_by_role("button", name="Clear the words").click()
+    assert words.split()[0] not in page.content()
+    assert words.encode() not in b"".join(received)
+    # The key was for one answer; the next has another.
+    assert page.evaluate(KEPT_KEYS) == 0
+    page.goto(keys)
+    with navigation(page):
+        page.get_by_role("button", name="Take the keys out").click()
+    assert words_of(page) == words
+
+
+def test_an_owner_brings_a_phrase_in_and_no_request_has_it_in_clear(
+    site: Site, open_page: Callable[..., Page], axe: str
+) -> None:
+    page = open_page(width=PHONE)
+    Device(page)
+    site.sign_in(page)
+    add_passkey(page, site)
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.url + (request.post_data or "")))
+    page.goto(site.page)
+    page.get_by_text("Keys of this wallet, and other wallets").click()
+    begin, words = "Import a wallet", "Abandon " * 11 + "about"
+    for typed, shown in (("abandon " * 12, "12 or 24 words"), (words, "Others may have the keys")):
+        with navigation(page):
+            page.get_by_role("button", name=begin).click()
+        assert_good(page, axe, "import")
+        page.get_by_label("12 or 24 words").fill(typed)
+        with navigation(page):
+            page.get_by_role("button", name="Import the wallet").click()
+        page.get_by_text(shown).first.wait_for()
+        begin = "Type a phrase"
+    assert "abandon" not in "".join(sent).lower()
+    imported = site.agent.get("/v1/wallets").get_json()["wallets"][1]
+    assert imported["addresses"]["base"] == "0x9858EfFD232B4033E47d90003D41EC34EcaEda94"
+    assert imported["exported_at"] is not None
+
+
+def test_without_scripts_no_phrase_can_be_sent(site: Site, open_page: Callable[..., Page]) -> None:
+    page = open_page(script=False, width=PHONE)
+    site.sign_in(page)
+    page.get_by_text("Keys of this wallet, and other wallets").click()
+    with navigation(page):
+        page.get_by_role("button", name="Import a wallet").click()
+    assert page.get_by_text("This needs a passkey.").is_visible()
+    assert page.locator("textarea").count() == 0

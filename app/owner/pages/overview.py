@@ -23,7 +23,7 @@ from app.events.outbox import EventType
 from app.identity import service as identity
 from app.identity.owner_keys import OwnerKeyView
 from app.identity.service import AgentSnapshot
-from app.owner import address_book
+from app.owner import address_book, wallet_keys
 from app.owner.pages import charts
 from app.platform.agents import service as platform
 from app.shopping import service as shopping
@@ -88,7 +88,7 @@ def agent_overview(key: OwnerKeyView, *, wallet_id: str | None) -> dict[str, Any
         agent = identity.get_agent(session, key.agent_id)
         owned = wallets.all_of(session, agent.id)
         by_operator = agent.is_frozen and platform.frozen_by_operator(session, agent.id)
-        opened = claims.list_owner_codes(session, key.id)
+        opened = {**claims.list_owner_codes(session, key.id), "transfers": wallet_keys.list_open(session, key)}
         claim_replays = _recent_claim_replays(session, agent, key)
     chosen = next((wallet for wallet in owned if wallet_id in (None, wallet.id)), None)
     if chosen is None and wallet_id is not None:

@@ -206,11 +206,6 @@ def sign_in(challenge: bytes | None, assertion: str, *, previous_token: str | No
     raise _refused()
 
 
-def prune(session: Session, now: datetime) -> None:
-    """Delete used challenges that have expired in any case."""
-    session.execute(delete(UsedPasskeyChallenge).where(UsedPasskeyChallenge.expires_at <= now))
-
-
 def _verified(row: OwnerPasskey, challenge: bytes, response: AuthenticationCredential) -> VerifiedAuthentication | None:
     party = challenges.relying_party()
     if response.response.user_handle not in (None, UUID(row.owner_key_id).bytes):

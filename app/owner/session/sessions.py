@@ -259,12 +259,6 @@ def replace_owner_key(actor: Actor, current: LiveSession, old: OwnerKeyView) -> 
         return key, token
 
 
-def prune(session: Session, now: datetime) -> int:
-    """Delete expired sessions; return how many."""
-    ended = delete(OwnerSession).where(OwnerSession.expires_at <= now).returning(OwnerSession.id)
-    return len(session.execute(ended).all())
-
-
 def _record_refusal(network: str, *, agent_id: str | None) -> None:
     """Record a wrong owner key in the audit log; of many, some: anybody can send them."""
     try:

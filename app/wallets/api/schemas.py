@@ -97,6 +97,7 @@ class WalletShape(Schema):
     spending_controls = fields.Nested(ControlsShape, required=True, allow_none=True)
     transaction_count = fields.Integer(required=True)
     created_at = Instant(required=True)
+    exported_at = Instant(required=True, allow_none=True)
 
 
 WalletPage = page_schema("WalletPage", "wallets", WalletShape, "A page of wallets, oldest first.")

@@ -47,15 +47,28 @@ def import_key(family: Family, key: bytes) -> NewWallet:
     return assert_network().import_wallet(key_location(new_id()), evm=evm, solana=solana)
 
 
+def import_phrase(words: str) -> NewWallet:
+    """Derive the keys of a phrase for a new wallet. Raises: ValueError, and what `new_key` does."""
+    return assert_network().import_phrase(key_location(new_id()), words)
+
+
 def signer_of(wallet_id: str) -> Signer:
     """Open a wallet's key. Raises: NotFound, RowChanged, KeyServiceUnavailable, and InternalError for wrong keys."""
-    vault = assert_network()
+    return assert_network().signer(_sealed_key(wallet_id), key_location(wallet_id))
+
+
+def phrase_of(wallet_id: str) -> str:
+    """Return a wallet's recovery phrase, for its owner only. Raises: what `signer_of` does; Rejected if it has none."""
+    return assert_network().recovery_phrase(_sealed_key(wallet_id), key_location(wallet_id))
+
+
+def _sealed_key(wallet_id: str) -> str:
     with read_only_unit() as session:
         row = _SEALED.one_or_none(session, {"of_wallet": wallet_id})
         if row is None:
             raise NotFound
         _SEAL.verify(session, row)
-    return vault.signer(row.sealed, key_location(wallet_id))
+    return str(row.sealed)
 
 
 def assert_network() -> Vault:

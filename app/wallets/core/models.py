@@ -15,7 +15,9 @@ class Wallet(Authenticated, Model):
     """A wallet: one key, one address per chain family."""
 
     __tablename__ = "wallets"
-    not_authenticated = frozenset({"name", "transaction_count", "created_at", "active_at", "new_to_scans"})
+    not_authenticated = frozenset({
+        "name", "transaction_count", "created_at", "active_at", "new_to_scans", "exported_at"
+    })  # fmt: skip
     __table_args__ = (
         sa.Index("ix_wallets_agent_id_created_at", "agent_id", "created_at", "id"),
         sa.Index("ix_wallets_active_at", "active_at"),
@@ -32,6 +34,8 @@ class Wallet(Authenticated, Model):
     active_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     # Whether the first scan for deposits may assume that it was never used before.
     new_to_scans: Mapped[bool] = mapped_column(default=True)
+    # Since when others may have its keys: its owner took them out, or brought them in.
+    exported_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 class WalletKey(Model):
@@ -41,6 +45,21 @@ class WalletKey(Model):
 
     wallet_id: Mapped[str] = mapped_column(ID, primary_key=True)
     sealed: Mapped[str] = mapped_column(sa.Text)
+
+
+class KeyTransfer(Authenticated, Model):
+    """An owner's act to take the keys of a wallet out, or to bring some in; it ends with that owner key."""
+
+    __tablename__ = "key_transfers"
+    not_authenticated = frozenset()
+
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    owner_key_id: Mapped[str] = mapped_column(ID, sa.ForeignKey("owner_keys.id", ondelete="CASCADE"), index=True)
+    wallet_id: Mapped[str | None] = mapped_column(ID, sa.ForeignKey("wallets.id", ondelete="CASCADE"), unique=True)
+    # Of an import, which has no wallet yet: the private key that opens what the owner's browser seals.
+    key_sealed: Mapped[str | None] = mapped_column(sa.Text)
+    valid_from: Mapped[datetime] = mapped_column(UtcDateTime)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class KeyStore(Model):

@@ -26,7 +26,7 @@ from app.identity.service import AgentSnapshot
 from app.ports.vault import NewWallet
 from app.spending import accounts as spending_accounts
 from app.spending import controls as spending_controls
-from app.spending.policy import ApprovedPayment, Controls
+from app.spending.policy import DEFAULT, ApprovedPayment, Controls
 from app.state import app_state
 from app.wallets.core import custody
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
@@ -62,6 +62,7 @@ class WalletView:
     addresses: Mapping[str, str]
     transaction_count: int
     created_at: datetime
+    exported_at: datetime | None = None
     spending_controls: Controls | None = None
     # What its owner approved, while that is executed.
     approved: ApprovedPayment | None = None
@@ -81,8 +82,11 @@ def create(
     controls: Controls | None = None,
     frozen: bool = False,
     scanned: bool = True,
+    imported: bool = False,
 ) -> WalletView:
     """Store a wallet; the wallet of a `frozen` agent is frozen. Deposits are looked for if it is `scanned`.
+
+    An `imported` one may have been used before, and others may have its keys.
 
     The first wallet of an agent has `controls`. Another one, of an agent with locked controls, inherits those of the
     oldest wallet that has them.
@@ -97,7 +101,8 @@ def create(
         "id": key.wallet_id, "agent_id": agent_id,
         "name": name or next(each for each in default_names if each not in sibling_names.values()),
         "evm_address": key.evm_address, "solana_address": key.solana_address, "transaction_count": 0,
-        "created_at": now, "active_at": now if scanned else None, "new_to_scans": scanned,
+        "created_at": now, "active_at": now if scanned else None,
+        "new_to_scans": scanned and not imported, "exported_at": now if imported else None,
     }  # fmt: skip
     row = Wallet.stamp(row)
     _INSERT.execute(session, row)
@@ -110,27 +115,33 @@ def create(
     found = spending_controls.controls_of(session, list(sibling_names))
     # The oldest: a later one may have been locked while unlimited.
     locked = next((other for other in sibling_names if other in found and found[other].locked), None)
-    if locked is None:
-        return view
-    return replace(view, spending_controls=spending_controls.inherit(session, view.id, locked))
+    if locked is not None:
+        return replace(view, spending_controls=spending_controls.inherit(session, view.id, locked))
+    if imported:  # it may hold money already
+        spending_accounts.advance_controls_version(session, [view.id])
+        return replace(view, spending_controls=spending_controls.insert_new(session, view.id, DEFAULT))
+    return view
 
 
 def create_for_agent(agent_id: str, *, name: str | None, claim: Claim) -> WalletView:
     """Create another wallet for an agent. Raises: LimitReached."""
     key = custody.new_key()
     with unit_of_work() as session:
-        # The lock on the agent's row serialises counting and naming its wallets, and freezing it.
-        agent = identity.lock_agent(session, agent_id)
-        if count(session, Wallet, Wallet.agent_id == agent_id) >= MAX_WALLETS_PER_AGENT:
-            raise LimitReached(f"An agent can have at most {MAX_WALLETS_PER_AGENT} wallets; delete one first.")
-        # The key of each deleted wallet is kept, and its addresses are read on every chain before it is purged.
-        if custody.count_retired(session, agent_id, within=timedelta(days=1)) >= MAX_DELETED_PER_DAY:
-            raise LimitReached(
-                f"This agent deleted {MAX_DELETED_PER_DAY} wallets within 24 hours; create new ones later."
-            )
-        view = create(session, agent_id, key, name=name, frozen=agent.is_frozen)
+        view = add(session, agent_id, key, name=name)
         claim.bind(session, view.id)
         return view
+
+
+def add(session: Session, agent_id: str, key: NewWallet, *, name: str | None, imported: bool = False) -> WalletView:
+    """Add a wallet to an agent, which is locked. Raises: LimitReached, NotFound."""
+    # The lock on the agent's row serialises counting and naming its wallets, and freezing it.
+    agent = identity.lock_agent(session, agent_id)
+    if count(session, Wallet, Wallet.agent_id == agent_id) >= MAX_WALLETS_PER_AGENT:
+        raise LimitReached(f"An agent can have at most {MAX_WALLETS_PER_AGENT} wallets; delete one first.")
+    # The key of each deleted wallet is kept, and its addresses are read on every chain before it is purged.
+    if custody.count_retired(session, agent_id, within=timedelta(days=1)) >= MAX_DELETED_PER_DAY:
+        raise LimitReached(f"This agent deleted {MAX_DELETED_PER_DAY} wallets within 24 hours; create new ones later.")
+    return create(session, agent_id, key, name=name, frozen=agent.is_frozen, imported=imported)
 
 
 def get_owned(wallet_id: str, *, agent_id: str | None) -> WalletView:
@@ -316,16 +327,12 @@ def _of_agent(agent_id: str) -> Select[Wallet]:
 
 def _view(session: Session, wallet: Wallet | Row[*tuple[Any, ...]], controls: Mapping[str, Controls]) -> WalletView:
     _SEAL.verify(session, wallet)
+    addresses = {
+        ChainName.ETHEREUM.value: wallet.evm_address, ChainName.BASE.value: wallet.evm_address,
+        ChainName.SOLANA.value: wallet.solana_address,
+    }  # fmt: skip
     return WalletView(
-        id=wallet.id,
-        agent_id=wallet.agent_id,
-        name=wallet.name,
-        addresses={
-            ChainName.ETHEREUM.value: wallet.evm_address,
-            ChainName.BASE.value: wallet.evm_address,
-            ChainName.SOLANA.value: wallet.solana_address,
-        },
-        transaction_count=wallet.transaction_count,
-        created_at=wallet.created_at,
+        id=wallet.id, agent_id=wallet.agent_id, name=wallet.name, addresses=addresses, created_at=wallet.created_at,
+        transaction_count=wallet.transaction_count, exported_at=wallet.exported_at,
         spending_controls=controls.get(wallet.id),
-    )
+    )  # fmt: skip

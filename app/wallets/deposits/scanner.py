@@ -104,15 +104,9 @@ def scan(name: ChainName, tier: Tier = Tier.ALL) -> int:
 def _load_scan_input(name: ChainName, tier: Tier) -> _ScanInput:
     with read_only_unit() as session:
         cursor = session.get(DepositCursor, (name.value, tier.value))
+        of_state = DepositScanState.mark, DepositScanState.block_number, DepositScanState.revision
         wallets = session.execute(
-            select(
-                Wallet.id,
-                Wallet.evm_address,
-                Wallet.solana_address,
-                DepositScanState.mark,
-                DepositScanState.block_number,
-                DepositScanState.revision,
-            )
+            select(Wallet.id, Wallet.evm_address, Wallet.solana_address, *of_state)
             .join(DepositScanState, (DepositScanState.wallet_id == Wallet.id) & (DepositScanState.chain == name.value))
             .where(scan_states.are_in(tier, name))
         ).all()

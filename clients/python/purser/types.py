@@ -3717,6 +3717,10 @@ class Wallet(TypedDict):
     """The number of transactions in the wallet's history."""
     created_at: str
     """The time of creation (ISO 8601, UTC)."""
+    exported_at: str | None
+    """Since when others may have the wallet's keys: its owner took them out, or brought them in (ISO 8601, UTC);
+    null if not. The limits bind what is done through this service, not what is signed with the keys elsewhere.
+    """
 
 
 class WalletBalances(TypedDict):
@@ -3898,6 +3902,10 @@ AuditAction: TypeAlias = Literal[
     "master_keys.shown",
     "master_key.created",
     "master_key.revoked",
+    "wallet.export_requested",
+    "wallet.export_cancelled",
+    "wallet.exported",
+    "wallet.imported",
     "retired_key.exported",
     "retired_key.purged",
     "approval.approved",
@@ -3985,7 +3993,11 @@ EventPattern: TypeAlias = Literal[
     "transaction.failed",
     "transaction.pending",
     "wallet.*",
+    "wallet.export_cancelled",
+    "wallet.export_requested",
+    "wallet.exported",
     "wallet.frozen",
+    "wallet.imported",
     "wallet.unfrozen",
     "webhook.*",
     "webhook.disabled",
@@ -4028,6 +4040,10 @@ EventType: TypeAlias = Literal[
     "credits.low",
     "wallet.frozen",
     "wallet.unfrozen",
+    "wallet.export_requested",
+    "wallet.export_cancelled",
+    "wallet.exported",
+    "wallet.imported",
     "controls.changed",
     "owner.changed",
     "connection.opened",

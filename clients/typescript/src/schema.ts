@@ -4780,6 +4780,11 @@ export interface components {
              * @description The time of creation (ISO 8601, UTC).
              */
             created_at: string;
+            /**
+             * Format: date-time
+             * @description Since when others may have the wallet's keys: its owner took them out, or brought them in (ISO 8601, UTC); null if not. The limits bind what is done through this service, not what is signed with the keys elsewhere.
+             */
+            exported_at: string | null;
         };
         /** @description A page of wallets, oldest first. */
         WalletPage: {
@@ -8535,7 +8540,7 @@ export interface components {
          * @description An administrative act, or a reading of keys.
          * @enum {string}
          */
-        AuditAction: "agent.created" | "agent.changed" | "agent.deleted" | "agent.frozen" | "agent.unfrozen" | "agent.shown" | "agents.shown" | "agent.key_rotated" | "agent.key_added" | "agent.key_changed" | "agent.key_revoked" | "agent.controls_set" | "agent.owner_key_replaced" | "agent.owner_changed" | "agent.controls_loosened" | "agent.payee_removed" | "agent.session_opened" | "agent.connection_opened" | "agent.connection_ended" | "agent.claimed" | "agent.owner_sign_in" | "agent.owner_key_refused" | "agent.notice_link_sent" | "agent.notice_added" | "agent.notice_removed" | "webhook.created" | "webhook.changed" | "webhook.secret_rotated" | "webhook.replayed" | "webhook.deleted" | "agent.credits_granted" | "claim.repeated" | "agent.claim_code_revoked" | "master_key.console_sign_in" | "service.paused" | "service.resumed" | "service.paid" | "service.call_refunded" | "gateway_keys.shown" | "budget.created" | "budget.changed" | "budget.deleted" | "gateway_key.revoked" | "master_keys.shown" | "master_key.created" | "master_key.revoked" | "retired_key.exported" | "retired_key.purged" | "approval.approved" | "approval.rejected" | "agent.payee_withdrawn" | "agent.address_named" | "agent.passkey_added" | "agent.passkey_removed" | "agent.passkey_refused" | "agent.passkey_sign_in" | "bridge.written_off" | "encryption.rotation_begun" | "encryption.rotated" | "rows.accepted" | "database.set_back";
+        AuditAction: "agent.created" | "agent.changed" | "agent.deleted" | "agent.frozen" | "agent.unfrozen" | "agent.shown" | "agents.shown" | "agent.key_rotated" | "agent.key_added" | "agent.key_changed" | "agent.key_revoked" | "agent.controls_set" | "agent.owner_key_replaced" | "agent.owner_changed" | "agent.controls_loosened" | "agent.payee_removed" | "agent.session_opened" | "agent.connection_opened" | "agent.connection_ended" | "agent.claimed" | "agent.owner_sign_in" | "agent.owner_key_refused" | "agent.notice_link_sent" | "agent.notice_added" | "agent.notice_removed" | "webhook.created" | "webhook.changed" | "webhook.secret_rotated" | "webhook.replayed" | "webhook.deleted" | "agent.credits_granted" | "claim.repeated" | "agent.claim_code_revoked" | "master_key.console_sign_in" | "service.paused" | "service.resumed" | "service.paid" | "service.call_refunded" | "gateway_keys.shown" | "budget.created" | "budget.changed" | "budget.deleted" | "gateway_key.revoked" | "master_keys.shown" | "master_key.created" | "master_key.revoked" | "wallet.export_requested" | "wallet.export_cancelled" | "wallet.exported" | "wallet.imported" | "retired_key.exported" | "retired_key.purged" | "approval.approved" | "approval.rejected" | "agent.payee_withdrawn" | "agent.address_named" | "agent.passkey_added" | "agent.passkey_removed" | "agent.passkey_refused" | "agent.passkey_sign_in" | "bridge.written_off" | "encryption.rotation_begun" | "encryption.rotated" | "rows.accepted" | "database.set_back";
         /**
          * @description How a body is represented in JSON.
          * @enum {string}
@@ -8555,12 +8560,12 @@ export interface components {
          * @description A type of events, or a group of types.
          * @enum {string}
          */
-        EventPattern: "*" | "approval.*" | "approval.approved" | "approval.cancelled" | "approval.executed" | "approval.expired" | "approval.failed" | "approval.rejected" | "approval.requested" | "budget.*" | "budget.threshold_reached" | "connection.*" | "connection.ended" | "connection.opened" | "controls.*" | "controls.changed" | "credits.*" | "credits.low" | "funding.*" | "funding.confirmed" | "funding.failed" | "funding.pending" | "funding.received" | "owner.*" | "owner.changed" | "payment.*" | "payment.confirmed" | "payment.failed" | "payment.paused" | "payment.pending" | "payment.received" | "payment.reversed" | "payment.void" | "payout.*" | "payout.failed" | "payout.paid" | "payout.pending" | "purchase.*" | "purchase.action_required" | "purchase.cancelled" | "purchase.completed" | "purchase.failed" | "purchase.preview" | "purchase.queued" | "purchase.running" | "purchase.submitting" | "purchase.unknown" | "refund.*" | "refund.failed" | "refund.paid" | "refund.pending" | "refund.received" | "service.*" | "service.unhealthy" | "transaction.*" | "transaction.confirmed" | "transaction.failed" | "transaction.pending" | "wallet.*" | "wallet.frozen" | "wallet.unfrozen" | "webhook.*" | "webhook.disabled" | "webhook.test";
+        EventPattern: "*" | "approval.*" | "approval.approved" | "approval.cancelled" | "approval.executed" | "approval.expired" | "approval.failed" | "approval.rejected" | "approval.requested" | "budget.*" | "budget.threshold_reached" | "connection.*" | "connection.ended" | "connection.opened" | "controls.*" | "controls.changed" | "credits.*" | "credits.low" | "funding.*" | "funding.confirmed" | "funding.failed" | "funding.pending" | "funding.received" | "owner.*" | "owner.changed" | "payment.*" | "payment.confirmed" | "payment.failed" | "payment.paused" | "payment.pending" | "payment.received" | "payment.reversed" | "payment.void" | "payout.*" | "payout.failed" | "payout.paid" | "payout.pending" | "purchase.*" | "purchase.action_required" | "purchase.cancelled" | "purchase.completed" | "purchase.failed" | "purchase.preview" | "purchase.queued" | "purchase.running" | "purchase.submitting" | "purchase.unknown" | "refund.*" | "refund.failed" | "refund.paid" | "refund.pending" | "refund.received" | "service.*" | "service.unhealthy" | "transaction.*" | "transaction.confirmed" | "transaction.failed" | "transaction.pending" | "wallet.*" | "wallet.export_cancelled" | "wallet.export_requested" | "wallet.exported" | "wallet.frozen" | "wallet.imported" | "wallet.unfrozen" | "webhook.*" | "webhook.disabled" | "webhook.test";
         /**
          * @description A type of events.
          * @enum {string}
          */
-        EventType: "transaction.pending" | "transaction.confirmed" | "transaction.failed" | "funding.pending" | "funding.confirmed" | "funding.failed" | "funding.received" | "payment.pending" | "payment.confirmed" | "payment.failed" | "payment.received" | "payment.void" | "payment.reversed" | "payment.paused" | "purchase.queued" | "purchase.running" | "purchase.submitting" | "purchase.completed" | "purchase.preview" | "purchase.action_required" | "purchase.failed" | "purchase.cancelled" | "purchase.unknown" | "approval.requested" | "approval.approved" | "approval.rejected" | "approval.expired" | "approval.cancelled" | "approval.executed" | "approval.failed" | "budget.threshold_reached" | "credits.low" | "wallet.frozen" | "wallet.unfrozen" | "controls.changed" | "owner.changed" | "connection.opened" | "connection.ended" | "payout.pending" | "payout.paid" | "payout.failed" | "refund.pending" | "refund.paid" | "refund.failed" | "refund.received" | "service.unhealthy" | "webhook.disabled" | "webhook.test";
+        EventType: "transaction.pending" | "transaction.confirmed" | "transaction.failed" | "funding.pending" | "funding.confirmed" | "funding.failed" | "funding.received" | "payment.pending" | "payment.confirmed" | "payment.failed" | "payment.received" | "payment.void" | "payment.reversed" | "payment.paused" | "purchase.queued" | "purchase.running" | "purchase.submitting" | "purchase.completed" | "purchase.preview" | "purchase.action_required" | "purchase.failed" | "purchase.cancelled" | "purchase.unknown" | "approval.requested" | "approval.approved" | "approval.rejected" | "approval.expired" | "approval.cancelled" | "approval.executed" | "approval.failed" | "budget.threshold_reached" | "credits.low" | "wallet.frozen" | "wallet.unfrozen" | "wallet.export_requested" | "wallet.export_cancelled" | "wallet.exported" | "wallet.imported" | "controls.changed" | "owner.changed" | "connection.opened" | "connection.ended" | "payout.pending" | "payout.paid" | "payout.failed" | "refund.pending" | "refund.paid" | "refund.failed" | "refund.received" | "service.unhealthy" | "webhook.disabled" | "webhook.test";
         /**
          * @description The payer of the network fee.
          * @enum {string}
@@ -9094,6 +9099,7 @@ export interface operations {
                      *             "solana": "86XZWpDxqvWiQDSRs2FPyaYie4wkhrPJx9CZXj9AcVGs"
                      *           },
                      *           "created_at": "2026-11-27T05:17:03.443Z",
+                     *           "exported_at": null,
                      *           "id": "bce944a6-dd99-431d-8578-fca534378bc7",
                      *           "name": "wallet-1",
                      *           "spending_controls": {
@@ -9154,6 +9160,7 @@ export interface operations {
                      *         "solana": "Bs16QE4pvhEc7QnoBCL54mBjFaYppR3KeLQTPxBwcgxa"
                      *       },
                      *       "created_at": "2026-11-27T05:17:26.591Z",
+                     *       "exported_at": null,
                      *       "id": "0d320cf0-3669-4bff-b01c-deaa86e30ad3",
                      *       "name": "Ada",
                      *       "spending_controls": null,
@@ -9191,6 +9198,7 @@ export interface operations {
                      *         "solana": "86XZWpDxqvWiQDSRs2FPyaYie4wkhrPJx9CZXj9AcVGs"
                      *       },
                      *       "created_at": "2026-11-27T05:17:03.443Z",
+                     *       "exported_at": null,
                      *       "id": "bce944a6-dd99-431d-8578-fca534378bc7",
                      *       "name": "wallet-1",
                      *       "spending_controls": {
@@ -11833,6 +11841,7 @@ export interface operations {
                      *             "solana": "GgduYd72DDxwmKFj7ofQ4kou9mjJ4khVyPr78YjfgSLy"
                      *           },
                      *           "created_at": "2026-11-27T05:18:02.530Z",
+                     *           "exported_at": null,
                      *           "id": "8fd8b2a5-a071-4c28-a98d-a24425577437",
                      *           "name": "wallet-1",
                      *           "spending_controls": {
@@ -12513,6 +12522,7 @@ export interface operations {
                      *             "solana": "Mu2Nrhi6MzBX1k3ruZVNaPnYysZFiSMA8rPc9MiEjdz"
                      *           },
                      *           "created_at": "2026-11-27T05:18:06.539Z",
+                     *           "exported_at": null,
                      *           "id": "9f36d263-de36-41a4-868b-02744ddb3a82",
                      *           "name": "wallet-1",
                      *           "spending_controls": {

@@ -1,0 +1,146 @@
+"""Wallets' keys that their owner takes out of the service, or brings in.
+
+A phrase is never in clear outside of this process: it is sealed for a key that the owner's browser made, or by that
+browser for a key that is made for one import and deleted with it.
+"""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, delete, func, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from app.audit_log import trail
+from app.audit_log.actors import Actor
+from app.audit_log.trail import AuditAction, AuditEvent
+from app.authenticated import SealedColumn, seal_of
+from app.core import clock, hpke, identifiers
+from app.db.tables import update_rows
+from app.db.unit_of_work import unit_of_work
+from app.errors import InvalidInput, LimitReached, NotFound, WalletFrozen
+from app.events import outbox
+from app.events.outbox import EventType
+from app.identity import owner_keys
+from app.identity import service as identity
+from app.identity.owner_keys import OwnerKeyView
+from app.state import app_state
+from app.wallets.core import custody, wallets
+from app.wallets.core.models import KeyTransfer, Wallet
+
+# Any number of times in a day: an answer may be lost, and to ask again takes days.
+_TAKEABLE_FOR, _IMPORT_LASTS = timedelta(days=1), timedelta(minutes=30)
+_IMPORT_KEYS = SealedColumn(KeyTransfer.__tablename__, "key_sealed")
+_HINT = "If you did not expect this, sign in and cancel it, replace your owner key, or ask the operator for a freeze."
+
+
+def list_open(session: Session, owner: OwnerKeyView, *are_meant: ColumnElement[bool]) -> list[KeyTransfer]:
+    """Return the owner's requests and imports that meet conditions and have not expired."""
+    are_open = KeyTransfer.owner_key_id == owner.id, KeyTransfer.expires_at > clock.now()
+    rows = session.scalars(select(KeyTransfer).where(*are_open, *are_meant)).all()
+    return [row for row in rows if seal_of(KeyTransfer).accepts(session, row)]
+
+
+def request_export(actor: Actor, owner: OwnerKeyView, wallet_id: str) -> None:
+    """Begin the waiting time, unless it has begun. Raises: NotFound, WalletFrozen."""
+    with unit_of_work() as session:
+        _lock(session, owner, exports=wallet_id)
+        is_of_wallet = KeyTransfer.wallet_id == wallet_id
+        if not list_open(session, owner, is_of_wallet):
+            # One of a former owner, or one that has expired.
+            session.execute(delete(KeyTransfer).where(is_of_wallet))
+            start = clock.now() + timedelta(seconds=app_state().settings.wallet_export_wait_seconds)
+            times = {"valid_from": start, "expires_at": start + _TAKEABLE_FOR}
+            _add(session, owner, wallet_id=wallet_id, **times)
+            _announce(session, actor, EventType.WALLET_EXPORT_REQUESTED, owner, wallet_id, **times)
+
+
+def cancel_export(actor: Actor, owner: OwnerKeyView, wallet_id: str) -> None:
+    """End the request for the keys of a wallet, if there is one. Raises: NotFound."""
+    with unit_of_work() as session:
+        _lock(session, owner)
+        is_meant = KeyTransfer.wallet_id == wallet_id, KeyTransfer.owner_key_id == owner.id
+        if session.scalar(delete(KeyTransfer).where(*is_meant).returning(KeyTransfer.id)):
+            _announce(session, actor, EventType.WALLET_EXPORT_CANCELLED, owner, wallet_id)
+
+
+def take(actor: Actor, owner: OwnerKeyView, wallet_id: str, public_key: str) -> str:
+    """Mark a wallet as exported; return its sealed phrase. Raises: InvalidInput, NotFound, WalletFrozen."""
+    try:
+        recipient = hpke.point(public_key)
+    except ValueError:
+        raise InvalidInput.field("public_key", "must be a point of P-256") from None
+    with unit_of_work() as session:
+        _lock(session, owner, exports=wallet_id)
+        now = clock.now()
+        found = list_open(session, owner, KeyTransfer.wallet_id == wallet_id, KeyTransfer.valid_from <= now)
+        if not found:
+            raise NotFound("These keys were not asked for, or the waiting time has not passed.")
+        update_rows(session, Wallet, Wallet.id == wallet_id, exported_at=func.coalesce(Wallet.exported_at, now))
+        _announce(session, actor, EventType.WALLET_EXPORTED, owner, wallet_id)
+    return hpke.seal(custody.phrase_of(wallet_id).encode(), recipient, f"purser export\n{wallet_id}\n{found[0].id}")
+
+
+def begin_import(owner: OwnerKeyView) -> tuple[str, str]:
+    """Make the key that one phrase is sealed for; return the id of the import and the public key. Raises: NotFound."""
+    (private, public), now, import_id = hpke.new_key(), clock.now(), identifiers.new_id()
+    with unit_of_work() as session:
+        _lock(session, owner)
+        session.execute(delete(KeyTransfer).filter_by(owner_key_id=owner.id, wallet_id=None))
+        sealed = _IMPORT_KEYS.seal(private, import_id)
+        _add(session, owner, id=import_id, key_sealed=sealed, valid_from=now, expires_at=now + _IMPORT_LASTS)
+    return import_id, public
+
+
+def finish_import(actor: Actor, owner: OwnerKeyView, import_id: str, sealed: str) -> str:
+    """Add the wallet of a sealed phrase to the agent; return its id. Raises: InvalidInput, LimitReached, NotFound."""
+    with unit_of_work() as session:
+        _lock(session, owner)
+        is_meant = KeyTransfer.id == identifiers.parse_id(import_id), KeyTransfer.key_sealed.is_not(None)
+        found = list_open(session, owner, *is_meant)
+        if not found:
+            raise NotFound("This form was used, or has expired.")
+        session.execute(delete(KeyTransfer).where(*is_meant))
+    try:
+        private = _IMPORT_KEYS.open(found[0].key_sealed or "", found[0].id)
+        words = hpke.unseal(sealed, private, f"purser import\n{owner.agent_id}\n{found[0].id}").decode()
+        key = custody.import_phrase(" ".join(words.split()))
+    except ValueError:
+        problem = "must be 12 or 24 words of the English list in order: one is wrong, missing or misplaced"
+        raise InvalidInput.field("The phrase", problem) from None
+    try:
+        with unit_of_work() as session:
+            _lock(session, owner)
+            wallets.add(session, owner.agent_id, key, name=None, imported=True)
+            _announce(session, actor, EventType.WALLET_IMPORTED, owner, key.wallet_id)
+    except IntegrityError:
+        raise LimitReached("There is a wallet with these addresses already.") from None
+    return key.wallet_id
+
+
+def _lock(session: Session, owner: OwnerKeyView, *, exports: str | None = None) -> None:
+    """Lock the agent of an owner; nobody owns one with the operator's wallets. Raises: as those that call it say."""
+    if owner_keys.lock_owner(session, owner.agent_id).id != owner.id:
+        raise NotFound("This owner key was replaced.")
+    if exports is not None:
+        wallet = session.get(Wallet, exports)
+        if wallet is None or wallet.agent_id != owner.agent_id:
+            raise NotFound("This agent has no wallet with this id.")
+        seal_of(Wallet).verify(session, wallet)
+        if identity.get_agent(session, owner.agent_id).is_frozen:
+            raise WalletFrozen
+
+
+def _add(session: Session, owner: OwnerKeyView, **values: Any) -> None:
+    session.add(KeyTransfer(**{"id": identifiers.new_id(), "owner_key_id": owner.id, **values}))
+    session.flush()
+
+
+def _announce(
+    session: Session, actor: Actor, what: EventType, owner: OwnerKeyView, wallet_id: str, **times: datetime
+) -> None:
+    """Record what happens to a wallet's keys, for all targets of the owner and the audit log, last in a unit."""
+    data = {"agent_id": owner.agent_id, **{name: clock.isoformat(each) for name, each in times.items()}}
+    told = {**data, "wallet_id": wallet_id, "message": _HINT}
+    outbox.record(session, what, agent_id=owner.agent_id, object_id=wallet_id, data=told)
+    trail.record(session, actor, AuditEvent(AuditAction(what.value), wallet_id, after=data))
