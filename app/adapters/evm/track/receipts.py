@@ -13,9 +13,9 @@ from functools import partial
 from itertools import chain
 
 from app.adapters.evm import calls
-from app.adapters.evm.calls import EvmRpc, RpcTransaction, TransactionReceipt
+from app.adapters.evm.calls import RpcTransaction, TransactionReceipt
 from app.adapters.evm.contracts import calls as contracts
-from app.adapters.evm.contracts.calls import TRANSFER_EVENT, ContractEvent
+from app.adapters.evm.contracts.calls import TRANSFER_EVENT, ContractEvent, EvmConnection
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.send import transactions
 from app.adapters.evm.send.transactions import CallTarget, FeeTerms, GasPrice
@@ -41,12 +41,7 @@ _SAFE_DEPTH = 64
 """Where a node does not support the tag `safe`: two epochs of Ethereum, after which its blocks are final."""
 
 
-class EvmReceiptPoller:
-    def __init__(self, rpc: EvmRpc, deployment: EvmDeployment) -> None:
-        self._rpc = rpc
-        self._deployment = deployment
-        self._authorizations = AuthorizationPoller(rpc, deployment)
-
+class EvmReceiptPoller(AuthorizationPoller):
     def outcomes(
         self, queries: Sequence[TransactionQuery], *, landed_only: bool = False
     ) -> Mapping[str, TransactionOutcome]:
@@ -56,7 +51,7 @@ class EvmReceiptPoller:
         queries = [query for query in queries if query.key not in authorizations]
         return {
             **self._transaction_outcomes(queries, landed_only=landed_only),
-            **self._authorizations.outcomes(authorizations),
+            **self._authorization_outcomes(authorizations),
         }
 
     def _transaction_outcomes(
@@ -68,12 +63,12 @@ class EvmReceiptPoller:
             return found
         receipts, head = {query.key: _receipt_calls(query) for query in possible}, calls.head()
         # The head is read after the receipts, so that it is not below their blocks.
-        self._rpc.run(*chain.from_iterable(receipts.values()), head)
+        self.rpc.run(*chain.from_iterable(receipts.values()), head)
         for query in possible:
             outcome = self._landed(query, receipts[query.key], head)
             is_readable = not any(call.error for call in receipts[query.key])
             if outcome is None and is_readable and not landed_only and query.sequence is not None:
-                outcome = self._rpc.run_on_first(partial(self._evidence, query=query))
+                outcome = self.rpc.run_on_first(partial(self._evidence, query=query))
             found[query.key] = outcome or found[query.key]
         return found
 
@@ -81,18 +76,18 @@ class EvmReceiptPoller:
         """Return removed blocks, none beyond a head that may lag, and the newest `safe` number. Raises: Unreachable."""
         safe = calls.header_or_none("safe", tolerates=accept_any_error)
         canonical = {number: calls.header_or_none(number) for number in {ref.number for ref in blocks}}
-        self._rpc.run(safe, *canonical.values())
+        self.rpc.run(safe, *canonical.values())
         orphaned = frozenset(
             ref for ref in blocks if (now := canonical[ref.number].result) is not None and now.hash != ref.hash
         )
         if safe.error is None and safe.result is not None:
             return orphaned, safe.result.number
-        return orphaned, max(self._rpc.ask(calls.head()) - _SAFE_DEPTH, 0)
+        return orphaned, max(self.rpc.ask(calls.head()) - _SAFE_DEPTH, 0)
 
     def _with_used_nonce(self, queries: Sequence[TransactionQuery]) -> Sequence[TransactionQuery]:
         """Return the queries with a nonce that was used by the newest block. Raises: Unreachable."""
         counts = {sender: calls.nonce(sender) for sender in sorted({query.sender for query in queries})}
-        self._rpc.run(*counts.values())
+        self.rpc.run(*counts.values())
         return [query for query in queries if query.sequence is None or _is_used(query, counts[query.sender])]
 
     def _evidence(self, endpoint: RpcEndpoint, query: TransactionQuery) -> TransactionOutcome | None:
@@ -119,7 +114,7 @@ class EvmReceiptPoller:
         return None if found is None else self._outcome(query, found, head=head.result)
 
     def _outcome(self, query: TransactionQuery, receipt: TransactionReceipt, *, head: int) -> TransactionOutcome:
-        has_l1_fee = self._deployment.gas_price_oracle is not None
+        has_l1_fee = self.deployment.gas_price_oracle is not None
         l1_fee = receipt.l1_fee_units if has_l1_fee else 0
         return TransactionOutcome(
             status=TransactionStatus.SUCCEEDED if receipt.succeeded else TransactionStatus.REVERTED,
@@ -130,7 +125,7 @@ class EvmReceiptPoller:
             fee_units=None if l1_fee is None else receipt.gas_used * receipt.gas_price_units + l1_fee,
             received_units=None
             if query.expected_token is None
-            else _swap_output(receipt, query.sender, query.expected_token, deployment=self._deployment),
+            else _swap_output(receipt, query.sender, query.expected_token, deployment=self.deployment),
         )
 
 
@@ -155,17 +150,12 @@ def _is_used(query: TransactionQuery, count: RpcCall[int]) -> bool:
     return query.sequence is not None and (count.result_or_none or 0) > query.sequence
 
 
-class NonceHistoryReader:
-    def __init__(self, rpc: EvmRpc, deployment: EvmDeployment, native_token: Token) -> None:
-        self._rpc = rpc
-        self._deployment = deployment
-        self._native = native_token
-
+class NonceHistoryReader(EvmConnection):
     def transaction_counts(self, addresses: Sequence[str]) -> Mapping[str, int]:
         """Return the highest counts of all endpoints: one that lags would hide what was sent. Raises: Unreachable."""
         if not addresses:
             return {}
-        counts = list(self._rpc.run_on_each(lambda endpoint: _latest_counts(endpoint, addresses)))
+        counts = list(self.rpc.run_on_each(lambda endpoint: _latest_counts(endpoint, addresses)))
         if not counts:
             raise Unreachable("chain_unreachable")
         return dict(zip(addresses, map(max, *counts, [0] * len(addresses)), strict=True))
@@ -176,7 +166,7 @@ class NonceHistoryReader:
         best: SentTransaction | None = None
         answered = False
         # An endpoint may lag, keep no old states, or omit fields: another one may have everything.
-        for sent in self._rpc.run_on_each(lambda endpoint: self._find(endpoint, sender, sequence, expected)):
+        for sent in self.rpc.run_on_each(lambda endpoint: self._find_at_nonce(endpoint, sender, sequence, expected)):
             answered = True
             best = sent or best
             if sent is not None and (sent.raw is not None or sent.nonce_use is NonceUse.OTHER):
@@ -185,7 +175,7 @@ class NonceHistoryReader:
             raise Unreachable("chain_unreachable")
         return best
 
-    def _find(
+    def _find_at_nonce(
         self, endpoint: RpcEndpoint, sender: str, sequence: int, expected: StoredTransaction | None
     ) -> SentTransaction | None:
         found = _find_by_nonce(endpoint, sender, sequence)
@@ -194,19 +184,19 @@ class NonceHistoryReader:
         target = CallTarget(found.recipient or "", found.value_units, found.data)
         recipient, amount = found.recipient, None
         if not found.data:
-            amount = TokenAmount(found.value_units, self._native)
-        elif found.recipient == self._deployment.usdc and (moved := contracts.read_transfer(found.data)):
+            amount = TokenAmount(found.value_units, self.native)
+        elif found.recipient == self.deployment.usdc and (moved := contracts.read_transfer(found.data)):
             recipient, amount = moved[0], TokenAmount(moved[1], USDC)
         nonce_use = NonceUse.OTHER
         if target == CallTarget(sender, 0, b""):
             nonce_use = NonceUse.NOTHING
         elif expected is not None and target == transactions.target_of(
-            expected.intent, expected.terms, usdc=self._deployment.usdc
+            expected.intent, expected.terms, usdc=self.deployment.usdc
         ):
             nonce_use = NonceUse.SAME
-        return SentTransaction(found.tx_hash, recipient, amount, nonce_use, *self._raw(found, target))
+        return SentTransaction(found.tx_hash, recipient, amount, nonce_use, *self._signed_bytes(found, target))
 
-    def _raw(self, found: RpcTransaction, target: CallTarget) -> tuple[bytes | None, Terms | None]:
+    def _signed_bytes(self, found: RpcTransaction, target: CallTarget) -> tuple[bytes | None, Terms | None]:
         """Reassemble the signed bytes, with their terms; None if they do not have the form that we sign."""
         fields = found.model_extra or {}
         try:
@@ -214,7 +204,7 @@ class NonceHistoryReader:
             fee = FeeTerms(fields["gas"], price, l1_fee_units=0)
             y_parity = fields["v"] if fields.get("yParity") is None else fields["yParity"]
             signature = y_parity, int.from_bytes(fields["r"]), int.from_bytes(fields["s"])
-            unsigned = transactions.fields_of(self._deployment.chain_id, found.nonce, fee, target)
+            unsigned = transactions.fields_of(self.deployment.chain_id, found.nonce, fee, target)
             raw = transactions.encode_signed(unsigned, *signature)
         except Exception:  # of any class, by what the node has sent
             return None, None

@@ -52,7 +52,7 @@ class EvmFacilitator:
         self._usdc = deployment.usdc
         self._multicall = deployment.multicall3
         self._confirmations = confirmations
-        self._drafter = chain.drafter
+        self._chain = chain
         self._domain = payments.usdc_domain(deployment)
         self.asset = payments.usdc_asset(deployment)
         self.metered = UptoScheme(chain)
@@ -132,7 +132,7 @@ class EvmFacilitator:
         last = min(int(str(terms["valid_before"])) - 1, _MAX_DEADLINE)
         call = replace(target, valid_until=last)
         try:
-            draft = self._drafter.draft_submission(settler, call, most_gas=max_gas if is_risky else None)
+            draft = self._chain.draft_submission(settler, call, most_gas=max_gas if is_risky else None)
         except Rejected as error:
             if is_contract and error.reason == "simulation_failed":
                 raise Rejected(_INVALID_SIGNATURE) from None
@@ -147,7 +147,7 @@ class EvmFacilitator:
     def settlement_capacity(self, settler: str, recipient: str) -> SettlementCapacity:
         """Read the settlement address's ether and a submission's cost with its L1 data fee. Raises: Unreachable."""
         submission = CallTarget(self._usdc, 0, payments.SAMPLE_CALL)
-        readings = self._drafter.read(settler, submission, estimates=False)
+        readings = self._chain.read_costs(settler, submission, estimates=False)
         price, l1_fee_units = readings.price, readings.l1_fee_units
         most = FeeTerms(_TYPICAL_GAS_LIMIT, price, l1_fee_units).max_units
         # The market's price survives six full blocks; what is paid is about half of it.

@@ -30,7 +30,6 @@ class EvmTransferSponsor:
         self._chain = chain
         self._usdc, self._multicall = chain.deployment.usdc, chain.deployment.multicall3
         self._native = native(chain.name)
-        self._drafter = chain.drafter
         self._signer = EvmPaymentSigner(chain)
 
     def draft(self, transfer: SponsoredTransfer) -> SponsoredDraft:
@@ -50,14 +49,14 @@ class EvmTransferSponsor:
         if simulated.error is not None:
             raise Rejected("simulation_failed", details={"revert": refusals.revert_text(simulated.error) or ""})
         sample = self._target(payments.SAMPLE_CALL, payments.SAMPLE_CALL)
-        readings = self._drafter.read(submitter, sample, estimates=False)
+        readings = self._chain.read_costs(submitter, sample, estimates=False)
         fee_terms = FeeTerms(_GAS_LIMIT, readings.price, readings.l1_fee_units)
         if readings.native_units < fee_terms.max_units:
             raise Rejected("gas_unavailable")
         # The price of the draft survives six full blocks; what is paid is about half of it.
         cost = _USUAL_GAS * (readings.price.max_fee + readings.price.tip) // 2 + readings.l1_fee_units
         intent = TransferIntent(submitter, self._multicall, TokenAmount(0, self._native))
-        submission = self._drafter.affordable(intent, readings, fee_terms, {})
+        submission = self._chain.affordable(intent, readings, fee_terms, {})
         submission = replace(submission, recipient_is=CONTRACT if code.result else None)
         funds = AvailableFunds(token_units, sequence.result, head.result)
         return SponsoredDraft(transfer, TokenAmount(cost, self._native), funds, submission)

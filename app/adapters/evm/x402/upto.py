@@ -148,7 +148,7 @@ class UptoScheme:
             allowance = signed.allowance.units
         call = signed.call(units, with_allowance=with_allowance)
         target = CallTarget(X402_UPTO_PROXY, 0, call, valid_until=int(str(authorization.terms["deadline"])))
-        draft = self._chain.drafter.draft_submission(settler, target)
+        draft = self._chain.draft_submission(settler, target)
         if FeeTerms.from_terms(draft.terms).gas > _MAX_GAS:
             raise Rejected("submission_too_costly")
         return replace(draft, payer_units=min(balance, allowance))
