@@ -103,7 +103,7 @@ class SolanaCctpChain:
         self._chain = chain
         self._lookup_tables = [Pubkey.from_string(lookup_table)] if lookup_table else []
         self.sign, self.receiving_refusal = chain.sign, chain.receiving_refusal
-        self._mint = Pubkey.from_string(chain.deployment.usdc_mint)
+        self._mint = chain.mint
 
     def token(self) -> bytes:
         return bytes(self._mint)
