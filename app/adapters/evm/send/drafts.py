@@ -1,6 +1,5 @@
 """Drafts: reads everything that signing needs in one HTTP request, and refuses what would fail."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -41,8 +40,6 @@ class EvmDraftData:
 
 
 class EvmDrafter(EvmConnection):
-    _market_price: tuple[float, GasPrice] | None = None
-
     def draft(self, intent: TransferIntent) -> TransactionDraft:
         target = target_of(intent, {}, usdc=self.deployment.usdc)
         usual = transactions.TRANSFER_GAS if intent.amount.token == self.native else transactions.TOKEN_TRANSFER_GAS
@@ -155,18 +152,14 @@ class EvmDrafter(EvmConnection):
             inner.append(contracts.L1_FEE.at(deployment.gas_price_oracle, encode_signed(placeholder, 1, 1, 1)))
         sequence = calls.nonce(sender)
         figures = contracts.multicall(deployment.multicall3, inner, read=_balances_and_l1_fee)
-        price = self._remembered_price()
         history = calls.fee_history(_FEE_BLOCKS, _TIP_PERCENTILE)
         tip = call(lambda eth: eth.max_priority_fee, fee, tolerates=accept_any_error)
         estimate = _estimate(_estimated(sender, target))
-        market: list[RpcCall[Any]] = [history, tip] if price is None else []
-        self.rpc.run(sequence, figures, *market, *([estimate] if estimates else []), *also)
+        self.rpc.run(sequence, figures, history, tip, *([estimate] if estimates else []), *also)
         native_units, token_units, l1_fee_units = figures.result
-        if price is None:
-            price = transactions.market_price(
-                history.result, suggested_tip=tip.result_or_none, is_rollup=deployment.gas_price_oracle is not None
-            )
-            self._market_price = time.monotonic(), price
+        price = transactions.market_price(
+            history.result, suggested_tip=tip.result_or_none, is_rollup=deployment.gas_price_oracle is not None
+        )
         return EvmDraftData(
             sequence=sequence.result, native_units=native_units, token_units=token_units, price=price,
             l1_fee_units=l1_fee_units, gas=estimate.result_or_none,
@@ -187,13 +180,6 @@ class EvmDrafter(EvmConnection):
         # More gas than that is refused for its cost.
         fails = bounded.error is not None and transactions.gas_limit(estimate.result) <= most_gas
         return replace(readings, gas=estimate.result, revert="execution reverted" if fails else None)
-
-    def _remembered_price(self) -> GasPrice | None:
-        """Return the price that was read within the last block time: it changes by an eighth per block at most."""
-        if self._market_price is None:
-            return None
-        read_at, price = self._market_price
-        return price if time.monotonic() - read_at < self.deployment.block_seconds else None
 
 
 def _estimated(sender: str, target: CallTarget) -> TxParams:
