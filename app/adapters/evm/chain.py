@@ -7,7 +7,7 @@ from functools import partial
 from app.adapters.evm import calls
 from app.adapters.evm.calls import EvmRpc
 from app.adapters.evm.contracts import calls as contracts
-from app.adapters.evm.contracts.deployments import EvmDeployment, dead_end
+from app.adapters.evm.contracts.deployments import MULTICALL3, EvmDeployment, dead_end
 from app.adapters.evm.deposits.scanner import EvmDepositScanner
 from app.adapters.evm.send import refusals, transactions
 from app.adapters.evm.send.drafts import EvmDrafter
@@ -74,9 +74,8 @@ class EvmChain(EvmDrafter, EvmReceiptPoller, NonceHistoryReader, EvmDepositScann
 
     def balances(self, address: str) -> Balances:
         """Read native and USDC balance at one block, in one call. Raises: Unreachable."""
-        multicall = self.deployment.multicall3
-        inner = [contracts.ETH_BALANCE.at(multicall, address), contracts.BALANCE_OF.at(self.deployment.usdc, address)]
-        native_units, usdc_units = self.rpc.ask(contracts.multicall(multicall, inner))
+        inner = [contracts.ETH_BALANCE.at(MULTICALL3, address), contracts.BALANCE_OF.at(self.deployment.usdc, address)]
+        native_units, usdc_units = self.rpc.ask(contracts.multicall(inner))
         return Balances((TokenAmount(native_units, self.native), TokenAmount(usdc_units, USDC)))
 
     def recipient_rejection(self, recipient: str, token: Token) -> str | None:
@@ -92,7 +91,7 @@ class EvmChain(EvmDrafter, EvmReceiptPoller, NonceHistoryReader, EvmDepositScann
             return None
         usdc = self.deployment.usdc
         inner = [contracts.IS_BLACKLISTED.at(usdc, address), contracts.PAUSED.at(usdc)]
-        is_blacklisted, is_paused = self.rpc.ask(contracts.multicall(self.deployment.multicall3, inner))
+        is_blacklisted, is_paused = self.rpc.ask(contracts.multicall(inner))
         return "blacklisted" if is_blacklisted else "paused" if is_paused else None
 
     def sign(self, draft: TransactionDraft, signer: Signer, *, sequence: int | None) -> SignedTransaction:

@@ -106,7 +106,7 @@ class EvmCctpChain:
     def __init__(self, chain: EvmChain, deployment: CctpDeployment) -> None:
         self.name = chain.name
         self._chain = chain
-        self.sign, self.receiving_refusal = chain.sign, chain.receiving_refusal
+        self.sign, self.receiving_refusal, self.head = chain.sign, chain.receiving_refusal, chain.head
         self._deployment = deployment
 
     def token(self) -> bytes:
@@ -114,10 +114,6 @@ class EvmCctpChain:
 
     def mint_recipient(self, owner: str) -> bytes:
         return messages.address_word(owner, self.name)
-
-    def expiry_position(self) -> int:
-        """Return the newest block's number, which messages' expiry refers to. Raises: Unreachable."""
-        return self._chain.head().number
 
     def draft_burn(self, request: BridgeRequest, order: messages.BurnParameters) -> tuple[BridgeStep, ...]:
         """Draft and simulate the approval of exactly this amount and the burn. Raises: Rejected, Unreachable."""

@@ -18,7 +18,7 @@ from web3.types import TxParams
 
 from app.adapters.evm import calls
 from app.adapters.evm.calls import WEB3, Block, EventLog, EvmRpc, Tolerance
-from app.adapters.evm.contracts.deployments import EvmDeployment
+from app.adapters.evm.contracts.deployments import MULTICALL3, EvmDeployment
 from app.adapters.jsonrpc.calls import RpcCall
 from app.core.chains import Token
 from app.core.foreign import MalformedResponseError
@@ -147,7 +147,6 @@ def read_transfer(data: bytes) -> tuple[str, int] | None:
 
 
 def multicall(
-    address: str,
     items: Sequence[MulticallItem],
     block: Block = "latest",
     *,
@@ -155,7 +154,7 @@ def multicall(
     tolerates: Tolerance | None = None,
 ) -> RpcCall[tuple[Any, ...]]:
     """Return the call that reads the results of several functions at one block."""
-    sent: TxParams = {"to": address, "data": aggregate_data(items)}
+    sent: TxParams = {"to": MULTICALL3, "data": aggregate_data(items)}
     return calls.contract_call(sent, lambda returned: read(read_aggregate(returned, items)), block, tolerates=tolerates)
 
 

@@ -136,7 +136,7 @@ class EvmDepositScanner(EvmConnection):
         usdc = self.deployment.usdc
         tokens, last = find_deposits(endpoint, usdc, watched, start_blocks=floors, last=last, at_least=known)
         scan_states, natives = native.find_deposits(
-            endpoint, self.deployment, watched, native_token=self.native, block=block, compared_at=known
+            endpoint, watched, native_token=self.native, block=block, compared_at=known
         )
         reached = block if last == number else endpoint.ask(calls.block(last))
         if endpoint.ask(calls.block(number)) != block:

@@ -10,6 +10,7 @@ from app.adapters.evm import calls
 from app.adapters.evm.calls import call, count, fee
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.calls import EvmConnection
+from app.adapters.evm.contracts.deployments import MULTICALL3
 from app.adapters.evm.send import refusals, transactions
 from app.adapters.evm.send.transactions import CallTarget, FeeTerms, GasPrice, encode_signed, fields_of, target_of
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
@@ -141,17 +142,14 @@ class EvmDrafter(EvmConnection):
         # The nonce is read first: if it were read after the balances, a transaction mined in between would count as
         # mined although the balance still includes its amount.
         deployment = self.deployment
-        inner = [
-            contracts.ETH_BALANCE.at(deployment.multicall3, sender),
-            contracts.BALANCE_OF.at(deployment.usdc, sender),
-        ]
+        inner = [contracts.ETH_BALANCE.at(MULTICALL3, sender), contracts.BALANCE_OF.at(deployment.usdc, sender)]
         if deployment.gas_price_oracle is not None:
             # As large as possible, and a few bytes too many: the oracle adds a signature itself, and eth-account
             # encodes nothing without one.
             placeholder = fields_of(deployment.chain_id, _PLACEHOLDER_NONCE, _PLACEHOLDER_FEE, target)
             inner.append(contracts.L1_FEE.at(deployment.gas_price_oracle, encode_signed(placeholder, 1, 1, 1)))
         sequence = calls.nonce(sender)
-        figures = contracts.multicall(deployment.multicall3, inner, read=_balances_and_l1_fee)
+        figures = contracts.multicall(inner, read=_balances_and_l1_fee)
         history = calls.fee_history(_FEE_BLOCKS, _TIP_PERCENTILE)
         tip = call(lambda eth: eth.max_priority_fee, fee, tolerates=accept_any_error)
         estimate = _estimate(_estimated(sender, target))

@@ -12,7 +12,7 @@ import structlog
 
 from app.adapters.evm.calls import EvmRpc, call
 from app.adapters.evm.contracts import calls as contracts
-from app.adapters.evm.contracts.deployments import EvmDeployment
+from app.adapters.evm.contracts.deployments import MULTICALL3, EvmDeployment
 from app.adapters.evm.send import refusals
 from app.adapters.evm.send.transactions import CallTarget
 from app.adapters.jsonrpc.calls import RpcError, accept_any_error
@@ -44,12 +44,12 @@ def simulate(
 ) -> SimulatedEffects | None:
     """Return the effects of calls in order, None if the node cannot. Raises: Rejected for a revert, Unreachable."""
     inner = [
-        contracts.ETH_BALANCE.at(deployment.multicall3, sender),
+        contracts.ETH_BALANCE.at(MULTICALL3, sender),
         contracts.BALANCE_OF.at(deployment.usdc, sender),
         contracts.ALLOWANCE.at(deployment.usdc, sender, spender),
-        contracts.ETH_BALANCE.at(deployment.multicall3, spender),
+        contracts.ETH_BALANCE.at(MULTICALL3, spender),
     ]
-    probe = _called(CallTarget(deployment.multicall3, 0, contracts.aggregate_data(inner)), sender)
+    probe = _called(CallTarget(MULTICALL3, 0, contracts.aggregate_data(inner)), sender)
     # A node that charges the calls charges the sender's probes too: the first two show how much.
     entries = [probe, probe, *(_called(each, sender) for each in targets), probe]
     payload: Any = {"blockStateCalls": [{"calls": entries}], "validation": False}

@@ -15,7 +15,7 @@ from app.adapters.evm import calls
 from app.adapters.evm.calls import EventLog, read_logs
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.calls import EvmConnection, Function, MulticallItem
-from app.adapters.evm.contracts.deployments import PERMIT2
+from app.adapters.evm.contracts.deployments import MULTICALL3, PERMIT2
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.ports.chain import BlockRef, Terms, TransactionOutcome, TransactionStatus
@@ -113,8 +113,8 @@ class AuthorizationPoller(EvmConnection):
     def _states(self, authorizations: Collection[OpenAuthorization], block: str | int) -> RpcCall[tuple[Any, ...]]:
         """Return the call for a block's time, and the state of each authorization there."""
         items = [each.state_at(self.deployment.usdc) for each in authorizations]
-        time = contracts.BLOCK_TIMESTAMP.at(self.deployment.multicall3)
-        return contracts.multicall(self.deployment.multicall3, [time, *items], block, tolerates=accept_any_error)
+        time = contracts.BLOCK_TIMESTAMP.at(MULTICALL3)
+        return contracts.multicall([time, *items], block, tolerates=accept_any_error)
 
     def _uses(
         self, endpoint: RpcEndpoint, authorizations: Collection[OpenAuthorization], head: RpcCall[int]

@@ -250,7 +250,7 @@ class EvmPaymentSigner:
             return {}
         usdc = self._deployment.usdc
         inner = [contracts.ALLOWANCE.at(usdc, intent.payer, PERMIT2), contracts.PERMIT_NONCE.at(usdc, intent.payer)]
-        allowance, permit_nonce = self._chain.rpc.ask(contracts.multicall(self._deployment.multicall3, inner))
+        allowance, permit_nonce = self._chain.rpc.ask(contracts.multicall(inner))
         if allowance >= intent.units:
             return {}
         if SPONSORING not in intent.extensions:

@@ -123,7 +123,7 @@ class UptoScheme:
             contracts.BALANCE_OF.at(usdc, payer),
             contracts.ALLOWANCE.at(usdc, payer, PERMIT2),
         ]
-        reading, code = contracts.multicall(self._chain.deployment.multicall3, inner), calls.code(payer)
+        reading, code = contracts.multicall(inner), calls.code(payer)
         self._chain.rpc.run(reading, code)
         used, balance, allowance = reading.result
         # Permit2 asks the code of an account, if it has any, whether the signature is valid: its answer can change.
