@@ -214,8 +214,8 @@ class UniswapExchange:
 
         Where a node cannot simulate, the gas estimate has shown that it does not revert, and the call was decoded.
         """
-        deployment, owner = self._deployment, swap.request.owner
-        effects = simulation.simulate(self._chain.rpc, deployment, owner, [target], spender=deployment.uniswap_router)
+        owner = swap.request.owner
+        effects = simulation.simulate(self._chain, owner, [target], spender=self._deployment.uniswap_router)
         if effects is None:
             return
         amount, minimum = swap.request.input_amount.units, swap.minimum_units

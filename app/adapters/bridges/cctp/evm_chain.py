@@ -127,8 +127,7 @@ class EvmCctpChain:
         )
         max_fee_units = first.fee_units + second.fee_units
         Shortage.check(native(self.name), "insufficient_gas", second.native_units, max_fee_units)
-        rpc, deployment = self._chain.rpc, self._chain.deployment
-        effects = simulation.simulate(rpc, deployment, request.sender, [approval, burning], spender=messenger)
+        effects = simulation.simulate(self._chain, request.sender, [approval, burning], spender=messenger)
         if effects is not None and (
             effects.usdc_units != -request.amount.units
             or effects.native_units < -max_fee_units
