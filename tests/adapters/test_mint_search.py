@@ -1,4 +1,4 @@
-"""The search for the transaction that used a message's nonce, at a node that keeps logs and no old states."""
+"""The search for the transaction that used a message's nonce, in the logs of a node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.loopback_http import Asked, Reply, serve
 from tests.unit.test_cctp import BURN, message_of
 
 _TRANSMITTER = DEPLOYMENTS["sandbox"].transmitter
-_HEAD, _USED_AT = 200_000, 199_000
+_HEAD, _USED_AT = 200_000, 1_000
 _LOG = {
     "blockNumber": hex(_USED_AT), "blockHash": "0x" + "cd" * 32, "transactionHash": "0x" + "ab" * 32,
     "address": _TRANSMITTER, "topics": ["0x" + "01" * 32], "data": "0x", "logIndex": "0x0",
@@ -26,7 +26,7 @@ _LOG = {
 _RECEIPT = {**_LOG, "status": "0x1", "gasUsed": "0x1", "effectiveGasPrice": "0x1", "logs": []}
 
 
-def test_a_nonce_that_another_burn_has_used_is_not_looked_for_in_older_blocks() -> None:
+def test_a_nonce_that_another_burn_has_used_is_not_looked_for_in_newer_blocks() -> None:
     asked: Counter[str] = Counter()
 
     def answer(request: Asked) -> Reply:
@@ -38,8 +38,6 @@ def test_a_nonce_that_another_burn_has_used_is_not_looked_for_in_older_blocks() 
         return {"jsonrpc": "2.0", "id": call["id"], **result_of(call)}
 
     def result_of(call: dict[str, Any]) -> dict[str, Any]:
-        if call["method"] == "eth_call":
-            return {"error": {"code": -32000, "message": "missing trie node"}}
         results = {"eth_chainId": hex(8453), "eth_blockNumber": hex(_HEAD), "eth_getTransactionReceipt": _RECEIPT}
         if call["method"] == "eth_getLogs":
             first, last = (int(call["params"][0][end], 16) for end in ("fromBlock", "toBlock"))
@@ -49,5 +47,22 @@ def test_a_nonce_that_another_burn_has_used_is_not_looked_for_in_older_blocks() 
     with serve(answer) as server, capture_logs():
         rpc = EvmRpc(ChainName.BASE, chain_id=8453, urls=[server.url])
         found = MintSearch(_TRANSMITTER, messages.read(message_of(BURN)), since=0).run(rpc, hint=None)
-    # Not "unreadable", for which an operator would add a node that keeps old states.
+    # Not "unreadable", for which an operator would add a node.
     assert (found, asked["eth_getLogs"]) == (ArrivalNotFound.NOT_FOUND, 1)
+
+
+def test_the_search_ends_where_the_ranges_of_a_node_would_never() -> None:
+    def answer(request: Asked) -> Reply:
+        sent = json.loads(request.body)
+        return Reply(json.dumps([*map(reply, sent)] if isinstance(sent, list) else reply(sent)).encode())
+
+    def reply(call: dict[str, Any]) -> dict[str, Any]:
+        asked[call["method"]] += 1
+        results: dict[str, Any] = {"eth_chainId": hex(8453), "eth_blockNumber": hex(10**7), "eth_getLogs": []}
+        return {"jsonrpc": "2.0", "id": call["id"], "result": results[call["method"]]}
+
+    asked: Counter[str] = Counter()
+    with serve(answer) as server, capture_logs():
+        rpc = EvmRpc(ChainName.BASE, chain_id=8453, urls=[server.url])
+        found = MintSearch(_TRANSMITTER, messages.read(message_of(BURN)), since=0).run(rpc, hint=None)
+    assert (found, asked["eth_getLogs"]) == (ArrivalNotFound.UNREADABLE, 200)

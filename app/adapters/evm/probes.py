@@ -29,7 +29,8 @@ class _EvmEndpointProbes:
         self._chain = chain
 
     def chain_id(self) -> str:
-        return str(self._chain.rpc.w3.eth.chain_id)
+        self._chain.rpc.run_on_first(lambda endpoint: endpoint.identify())
+        return str(self._chain.deployment.chain_id)
 
     def finality_tags(self) -> str:
         read = {tag: calls.block(tag) for tag in ("finalized", "safe", "latest")}
@@ -40,11 +41,7 @@ class _EvmEndpointProbes:
         return ", ".join(f"{tag} {call.result.number}" for tag, call in read.items())
 
     def batches(self) -> str:
-        w3 = self._chain.rpc.w3
-        with w3.batch_requests() as batch:
-            for _ in range(MAX_BATCH):
-                batch.add(w3.eth.block_number)
-            batch.execute()
+        self._chain.rpc.run(*(calls.head() for _ in range(MAX_BATCH)))
         return f"up to {self._chain.rpc.endpoints[0].batch_limit} calls in a request"
 
     def balances(self) -> str:
@@ -62,7 +59,7 @@ class _EvmEndpointProbes:
         return f"a transfer costs at most {TokenAmount(draft.fee_units, one_unit.token)} {one_unit.token.symbol}"
 
     def simulation(self) -> str:
-        effects = simulation.simulate(self._chain.rpc, self._chain.deployment, _ADDRESS, [CallTarget(_ADDRESS, 0, b"")])
+        effects = simulation.simulate(self._chain, _ADDRESS, [CallTarget(_ADDRESS, 0, b"")])
         if effects is None:
             return "no eth_simulateV1: swaps and bridges are sent without a simulation of their effects"
         return "eth_simulateV1"
