@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from app.core.chains import USDC
-from app.ports.chain import BlockRef, TransactionOutcome, TransactionStatus
+from app.ports.chain import BlockRef, TransactionOutcome, TransactionQuery, TransactionStatus
 from app.ports.errors import Unreachable
 from sandbox.evm import EvmNode
 from sandbox.evm.artifacts import Artifacts
@@ -50,6 +50,15 @@ def ethereum() -> Iterator[EvmNode]:
 def node(request: pytest.FixtureRequest) -> Iterator[EvmNode]:
     with EvmNode(request.param, slots_in_an_epoch=SAFE_LAG) as running:
         yield running
+
+
+def without_safe_tag(calls: Calls, replies: Calls) -> Calls:
+    """Refuse calls at the block `safe`, as some nodes do."""
+    refused = {call["id"] for call in calls if "safe" in str(call["params"])}
+    error = {"code": -32602, "message": "invalid block tag"}
+    return [
+        {"jsonrpc": "2.0", "id": reply["id"], "error": error} if reply["id"] in refused else reply for reply in replies
+    ]
 
 
 def test_a_movement_is_void_only_when_another_used_its_nonce_at_safe_depth(ethereum: EvmNode) -> None:
@@ -142,18 +151,33 @@ def test_evidence_of_different_endpoints_never_makes_a_movement_void(ethereum: E
     assert found == TransactionOutcome(TransactionStatus.WAITING)
 
 
+@pytest.mark.parametrize("has_safe_tag", [True, False])
+def test_many_movements_whose_nonces_others_used_cost_few_requests_with_their_evidence_in_one(
+    ethereum: EvmNode, *, has_safe_tag: bool
+) -> None:
+    # After a restore, and behind a pool of nodes of which one lags, there are many at once.
+    chain, person = chain_at(ethereum), funded(ethereum)
+    sent(chain, person, Person().address, 1000)
+    ethereum.mine(SAFE_LAG + 70)
+    queries = [
+        TransactionQuery(str(number), person.address, 0, tuple(f"0x{number:060x}{fee:04x}" for fee in range(3)))
+        for number in range(60)
+    ]
+    with proxy(ethereum.url) as front:
+        if not has_safe_tag:
+            front.after = without_safe_tag
+        found = chain_at(ethereum, front.url).outcomes(queries)
+    assert {each.status for each in found.values()} == {TransactionStatus.VOID}
+    final = [calls for calls in front.requests if asks(calls, "eth_getTransactionCount")][1:]
+    assert len(final) == (3 if has_safe_tag else 6)
+    for calls in final:
+        assert (calls[0]["method"], calls[-1]["method"]) == ("eth_getTransactionCount", "eth_blockNumber")
+        assert asks(calls, "eth_getTransactionReceipt"), "a count alone proves nothing"
+
+
 def test_without_the_safe_tag_void_requires_sixty_four_blocks() -> None:
     with EvmNode("ethereum", slots_in_an_epoch=1) as node, proxy(node.url) as front:
-
-        def no_safe(calls: Calls, replies: Calls) -> Calls:
-            refused = {call["id"] for call in calls if "safe" in str(call["params"])}
-            error = {"code": -32602, "message": "invalid block tag"}
-            return [
-                {"jsonrpc": "2.0", "id": reply["id"], "error": error} if reply["id"] in refused else reply
-                for reply in replies
-            ]
-
-        front.after = no_safe
+        front.after = without_safe_tag
         chain, person = chain_at(node, front.url), funded(node)
         draft, never_sent = signed(chain, person, Person().address, 1000)
         nothing = chain.draft_cancellation(attempt(draft, never_sent))

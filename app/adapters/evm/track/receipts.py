@@ -13,7 +13,7 @@ from functools import partial
 from itertools import chain
 
 from app.adapters.evm import calls
-from app.adapters.evm.calls import RpcTransaction, TransactionReceipt
+from app.adapters.evm.calls import MAX_BATCH, RpcTransaction, TransactionReceipt
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.calls import TRANSFER_EVENT, ContractEvent, EvmConnection
 from app.adapters.evm.contracts.deployments import EvmDeployment
@@ -64,12 +64,17 @@ class EvmReceiptPoller(AuthorizationPoller):
         receipts, head = {query.key: _receipt_calls(query) for query in possible}, calls.head()
         # The head is read after the receipts, so that it is not below their blocks.
         self.rpc.run(*chain.from_iterable(receipts.values()), head)
+        unmined = []
         for query in possible:
             outcome = self._landed(query, receipts[query.key], head)
+            found[query.key] = outcome or found[query.key]
             is_readable = not any(call.error for call in receipts[query.key])
             if outcome is None and is_readable and not landed_only and query.sequence is not None:
-                outcome = self.rpc.run_on_first(partial(self._evidence, query=query))
-            found[query.key] = outcome or found[query.key]
+                unmined.append(query)
+        # With the head and the chain's identity, the calls for a group fit into one HTTP request.
+        size = max(1, (MAX_BATCH - 2) // (1 + max((len(query.tx_hashes) for query in unmined), default=0)))
+        for start in range(0, len(unmined), size):
+            found |= self.rpc.run_on_first(partial(self._evidence, unmined[start : start + size]))
         return found
 
     def orphaned_blocks(self, blocks: Sequence[BlockRef]) -> tuple[frozenset[BlockRef], int]:
@@ -90,22 +95,26 @@ class EvmReceiptPoller(AuthorizationPoller):
         self.rpc.run(*counts.values())
         return [query for query in queries if query.sequence is None or _is_used(query, counts[query.sender])]
 
-    def _evidence(self, endpoint: RpcEndpoint, query: TransactionQuery) -> TransactionOutcome | None:
-        """Return the outcome by what one endpoint shows, or None while it is uncertain.
+    def _evidence(self, queries: Sequence[TransactionQuery], endpoint: RpcEndpoint) -> Mapping[str, TransactionOutcome]:
+        """Return the outcomes that one endpoint proves. Raises: EndpointError.
 
         Only receipts that are read after the count, and from the same endpoint, prove that none of our transactions
-        used the nonce; in one request, also one node of a pool answers. Raises: EndpointError.
+        used the nonce; in one request, also one node of a pool answers.
         """
-        count = calls.nonce(query.sender, "safe", tolerates=accept_any_error)
-        receipts, head = _receipt_calls(query), calls.head()
-        endpoint.run([count, *receipts, head])
-        if count.error is not None and head.result >= _SAFE_DEPTH:
-            count = calls.nonce(query.sender, head.result - _SAFE_DEPTH, tolerates=accept_any_error)
-            endpoint.run([count, *receipts, head])
-        landed = self._landed(query, receipts, head)
-        if landed is None and _is_used(query, count) and not any(call.error for call in receipts):
-            return TransactionOutcome(TransactionStatus.VOID)
-        return landed
+        counts = _counts(queries, "safe")
+        receipts, head = {query.key: _receipt_calls(query) for query in queries}, calls.head()
+        after = [*chain.from_iterable(receipts.values()), head]
+        endpoint.run([*counts.values(), *after])
+        if any(count.error for count in counts.values()) and head.result >= _SAFE_DEPTH:
+            counts = _counts(queries, head.result - _SAFE_DEPTH)
+            endpoint.run([*counts.values(), *after])
+        proven = {}
+        for query in queries:
+            if landed := self._landed(query, receipts[query.key], head):
+                proven[query.key] = landed
+            elif _is_used(query, counts[query.sender]) and not any(call.error for call in receipts[query.key]):
+                proven[query.key] = TransactionOutcome(TransactionStatus.VOID)
+        return proven
 
     def _landed(
         self, query: TransactionQuery, receipts: Sequence[RpcCall[TransactionReceipt | None]], head: RpcCall[int]
@@ -144,6 +153,10 @@ def _swap_output(receipt: TransactionReceipt, owner: str, token: Token, *, deplo
 
 def _receipt_calls(query: TransactionQuery) -> list[RpcCall[TransactionReceipt | None]]:
     return [calls.receipt(tx_hash, tolerates=accept_any_error) for tx_hash in query.tx_hashes]
+
+
+def _counts(queries: Sequence[TransactionQuery], block: str | int) -> Mapping[str, RpcCall[int]]:
+    return {query.sender: calls.nonce(query.sender, block, tolerates=accept_any_error) for query in queries}
 
 
 def _is_used(query: TransactionQuery, count: RpcCall[int]) -> bool:
