@@ -6,8 +6,6 @@ A used nonce proves that some message was received; only the logs of Circle's co
 from dataclasses import dataclass
 from itertools import islice
 
-from web3.types import TxParams
-
 from app.adapters.bridges.cctp import messages
 from app.adapters.bridges.deployments import CctpDeployment
 from app.adapters.evm import calls
@@ -16,7 +14,7 @@ from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.contracts.calls import ContractEvent, Function
 from app.adapters.evm.send import simulation
 from app.adapters.evm.send.transactions import CallTarget
-from app.adapters.jsonrpc.calls import accept_any_error
+from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.core.chains import USDC, native
 from app.core.money import TokenAmount
@@ -27,6 +25,15 @@ _USED_NONCES = Function("cctp_transmitter", "usedNonces")
 _RECEIVED_EVENT = ContractEvent("cctp_transmitter", "MessageReceived")
 """Submitter, source domain, nonce, sender, finality threshold, the message's body."""
 _MAX_RANGES = 200
+
+
+def nonce_used_call(transmitter: str, message: messages.CctpMessage, *, block: str | int = "latest") -> RpcCall[bool]:
+    return calls.contract_call(
+        {"to": transmitter, "data": _USED_NONCES.encode(message.nonce)},
+        lambda returned: bool(_USED_NONCES.decode_result(returned)),
+        block,
+        tolerates=None if block == "latest" else accept_any_error,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +82,35 @@ class MintSearch:
             return None
 
     def _search_logs(self, endpoint: RpcEndpoint) -> BridgeArrival | ArrivalNotFound:
+        """Search all blocks, or where they are too many the one that old states show. Raises: EndpointError."""
+        newest = endpoint.ask(calls.head())
+        found = self._mint_in_blocks(endpoint, self.since, newest)
+        if found is ArrivalNotFound.UNREADABLE and (block := self._block_of_use(endpoint, newest)) is not None:
+            found = self._mint_in_blocks(endpoint, block, block)
+        return found
+
+    def _mint_in_blocks(self, endpoint: RpcEndpoint, first: int, last: int) -> BridgeArrival | ArrivalNotFound:
         """Search for the event, in a limited number of ranges. Raises: EndpointError."""
         topics = _RECEIVED_EVENT.topics(None, self.message.nonce)
-        last = endpoint.ask(calls.head())
-        ranges = read_logs(endpoint, self.transmitter, topics, first=self.since, last=last)
+        ranges = read_logs(endpoint, self.transmitter, topics, first=first, last=last)
         for reached, logs in islice(ranges, _MAX_RANGES):
             if logs:
                 return self._mint_in_transaction(endpoint, logs[0].tx_hash)
             if reached == last:
                 return ArrivalNotFound.NOT_FOUND
-        return ArrivalNotFound.UNREADABLE if last >= self.since else ArrivalNotFound.NOT_FOUND
+        return ArrivalNotFound.UNREADABLE if last >= first else ArrivalNotFound.NOT_FOUND
+
+    def _block_of_use(self, endpoint: RpcEndpoint, newest: int) -> int | None:
+        """Return the block that used the nonce, None if the node keeps no old states. Raises: EndpointError."""
+        first, last = self.since, newest
+        while first < last:
+            middle = (first + last) // 2
+            used = nonce_used_call(self.transmitter, self.message, block=middle)
+            endpoint.run([used])
+            if used.error is not None:
+                return None
+            first, last = (first, middle) if used.result else (middle + 1, last)
+        return last
 
 
 _APPROVE = Function("fiat_token", "approve")
@@ -146,8 +172,7 @@ class EvmCctpChain:
         return BridgeStep(BridgeLegKind.DESTINATION, self.name, draft)
 
     def is_minted(self, message: messages.CctpMessage) -> bool:
-        call: TxParams = {"to": self._deployment.transmitter, "data": _USED_NONCES.encode(message.nonce)}
-        return self._chain.rpc.ask(calls.contract_call(call, lambda data: bool(_USED_NONCES.decode_result(data))))
+        return self._chain.rpc.ask(nonce_used_call(self._deployment.transmitter, message))
 
     def find_mint(
         self, message: messages.CctpMessage, *, hint: str | None, since: int
