@@ -142,8 +142,9 @@ def list_endpoints(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def example_request(document: dict[str, Any]) -> dict[str, Any] | None:
-    """Return a request that the first endpoint would accept, or None without endpoints."""
-    chosen = next(limits.operations(document), None)
+    """Return a request for the endpoint with the fewest required values; the first of those. None without endpoints."""
+    found = limits.operations(document)
+    chosen = min(found, key=lambda each: _required_inputs(document, each[1], each[3]), default=None)
     if chosen is None:
         return None
     path, item, method, operation = chosen
@@ -182,6 +183,13 @@ def _summary(operation: Mapping[str, Any]) -> str:
         if isinstance(text, str) and (line := _single_line(text.strip().split("\n")[0])):
             return line
     return ""
+
+
+def _required_inputs(
+    document: Mapping[str, Any], item: Mapping[str, Any], operation: Mapping[str, Any]
+) -> tuple[bool, int]:
+    needed = [parameter for parameter in _parameters(document, item, operation) if parameter.get("required") is True]
+    return "requestBody" in operation, len(needed)
 
 
 def _body(document: Mapping[str, Any], operation: Mapping[str, Any]) -> str | None:
