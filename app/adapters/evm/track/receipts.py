@@ -11,6 +11,7 @@ block, and a binary search finds the block. A node that keeps no old states find
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
+from typing import Any
 
 from app.adapters.evm import calls
 from app.adapters.evm.calls import MAX_BATCH, RpcTransaction, TransactionReceipt
@@ -103,7 +104,7 @@ class EvmReceiptPoller(AuthorizationPoller):
         """
         counts = _counts(queries, "safe")
         receipts, head = {query.key: _receipt_calls(query) for query in queries}, calls.head()
-        after = [*chain.from_iterable(receipts.values()), head]
+        after: list[RpcCall[Any]] = [*chain.from_iterable(receipts.values()), head]
         endpoint.run([*counts.values(), *after])
         if any(count.error for count in counts.values()) and head.result >= _SAFE_DEPTH:
             counts = _counts(queries, head.result - _SAFE_DEPTH)
