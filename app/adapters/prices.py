@@ -270,14 +270,13 @@ _NANOS_PER_ANSWER = 10
 class ChainlinkPrices:
     def __init__(self, rpc: EvmRpc, deployment: EvmDeployment) -> None:
         self._rpc = rpc
-        self._multicall = deployment.multicall3
         feeds = {ETH: deployment.eth_usd_feed, SOL: deployment.sol_usd_feed}
         self._feeds: Mapping[Token, ChainlinkFeed] = {token: feed for token, feed in feeds.items() if feed is not None}
 
     def read(self) -> Mapping[Token, int]:
         """Return nano-dollars per whole token, for the feeds that are not stale. Raises: Unreachable."""
         items = [_LATEST_ROUND.at(feed.address, may_fail=True) for feed in self._feeds.values()]
-        rounds = self._rpc.ask(contracts.multicall(self._multicall, items))
+        rounds = self._rpc.ask(contracts.multicall(items))
         now = int(clock.now().timestamp())
         prices: dict[Token, int] = {}
         for (token, feed), latest in zip(self._feeds.items(), rounds, strict=True):

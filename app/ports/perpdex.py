@@ -70,72 +70,8 @@ class TimeInForce(StrEnum):
     ALO = "Alo"
 
 
-@dataclass(frozen=True, slots=True)
-class LimitOrder:
-    """An order; price and size are already on the exchange's grid."""
-
-    market: PerpMarket
-    is_buy: bool
-    price: Decimal
-    size: Decimal
-    time_in_force: TimeInForce
-    is_reduce_only: bool = False
-    client_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class OrderRef:
-    market_index: int
-    order_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class CancelOrders:
-    orders: tuple[OrderRef, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CancelByClientId:
-    """Cancel an order by its client id: 0x and 32 hexadecimal digits."""
-
-    market_index: int
-    client_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class SetLeverage:
-    """Set a market's leverage, across all positions or for this one alone."""
-
-    market: PerpMarket
-    leverage: int
-    is_cross: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Withdraw:
-    """Withdraw USDC from the exchange to an address on its settlement chain."""
-
-    amount: TokenAmount
-    destination: str
-
-
-@dataclass(frozen=True, slots=True)
-class SendUsdc:
-    """Transfer USDC to another account inside the exchange."""
-
-    amount: TokenAmount
-    destination: str
-
-
-Action = LimitOrder | CancelOrders | CancelByClientId | SetLeverage | Withdraw | SendUsdc
-
-
-@dataclass(frozen=True, slots=True)
-class ActionPayload:
-    """An unsigned action. The order of the keys in `action` is part of what is signed."""
-
-    action: Mapping[str, Json]
-    nonce: int
+Action = Mapping[str, Json]
+"""An unsigned action. The order of its keys is part of what is signed."""
 
 
 class Perpdex(Protocol):
@@ -157,5 +93,30 @@ class Perpdex(Protocol):
     def dead_end(self, address: str) -> str | None:
         """Return what a recipient is that gives nothing back ("a burn address", …), or None. No I/O."""
 
-    def build_payload(self, action: Action, *, nonce: int) -> ActionPayload:
-        """Build an action's payload; `nonce` is the time in milliseconds. No I/O."""
+    def order(
+        self,
+        market: PerpMarket,
+        *,
+        is_buy: bool,
+        price: Decimal,
+        size: Decimal,
+        time_in_force: TimeInForce,
+        is_reduce_only: bool = False,
+        client_id: str | None = None,
+    ) -> Action:
+        """Build an order; price and size are already on the exchange's grid. No I/O, as for all actions."""
+
+    def cancel(self, orders: Sequence[tuple[int, int]]) -> Action:
+        """Build the cancellation of orders, each by the number of its market and its own."""
+
+    def cancel_by_client_id(self, market_index: int, client_id: str) -> Action:
+        """Build the cancellation of an order by its client id: 0x and 32 hexadecimal digits."""
+
+    def set_leverage(self, market_index: int, leverage: int, *, is_cross: bool) -> Action:
+        """Build a change of a market's leverage, across all positions or for this one alone."""
+
+    def pay(self, amount: TokenAmount, destination: str, *, is_withdrawal: bool, time_ms: int) -> Action:
+        """Build a withdrawal to an address on the settlement chain, or a transfer to another account inside.
+
+        The time is the nonce that the action has to be sent with.
+        """

@@ -15,7 +15,7 @@ class Specification:
     """A valid document as JSON text, and the endpoints it describes.
 
     `endpoints` have `method, path, summary, parameters` (each `name, in, required`); `example` is a request that the
-    first endpoint would accept (`method, target, body`), or None if there is no endpoint.
+    endpoint with the fewest required values would accept (`method, target, body`), or None if there is no endpoint.
     """
 
     document: str

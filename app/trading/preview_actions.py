@@ -7,7 +7,7 @@ payload is built from stored data.
 import functools
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, Inexact, InvalidOperation
 
 from app.core import clock
@@ -16,7 +16,7 @@ from app.core.money import TokenAmount
 from app.db.unit_of_work import read_only_unit
 from app.errors import InvalidInput, PerpdexError, TradingNotImplemented
 from app.ports import perpdex as exchange
-from app.ports.perpdex import CancelOrders, Json, PerpdexQuery, PerpdexTopic, PerpMarket, SendUsdc, Withdraw
+from app.ports.perpdex import Json, PerpdexQuery, PerpdexTopic, PerpMarket
 from app.spending import holds as spending_holds
 from app.spending.policy import SpendingRequest
 from app.state import app_state
@@ -94,15 +94,14 @@ class PreparedAction:
     value_nanos: int | None = 0
     recipient: str | None = None
     notes: Mapping[str, Json] = field(default_factory=dict)
+    nonce: int = field(default_factory=lambda: int(clock.now().timestamp() * _MS_PER_SECOND))
 
 
 def preview(wallet: WalletView, action: str, parameters: Parameters) -> TradingNotImplemented:
     """Check an action; return the 501 response with its payload. Raises: InvalidInput and what a movement raises."""
     prepared = _PREPARE[action](wallet, parameters)
     _assert_allowed(wallet, prepared.value_nanos, prepared.recipient)
-    nonce = int(clock.now().timestamp() * _MS_PER_SECOND)
-    payload = app_state().ports.perpdex.build_payload(prepared.action, nonce=nonce)
-    unsigned = {"action": payload.action, "nonce": payload.nonce, "signature": None, "vaultAddress": None}
+    unsigned = {"action": prepared.action, "nonce": prepared.nonce, "signature": None, "vaultAddress": None}
     about = {"action": action, "wallet_id": wallet.id, "address": exchange_address(wallet)}
     return TradingNotImplemented(members={**about, "payload": unsigned, **prepared.notes})
 
@@ -133,8 +132,10 @@ def _order(_wallet: WalletView, parameters: Parameters) -> PreparedAction:
         worth = f"this one is worth {valued * size:f}"
         problem = f"is too small: the exchange takes no order below {_LEAST_ORDER_USDC} USDC, and {worth}"
         raise InvalidInput.field("amount", problem)
-    options = {"is_reduce_only": parameters["reduce_only"], "client_id": parameters["cloid"]}
-    action = exchange.LimitOrder(market, is_buy, on_grid, size, exchange.TimeInForce(parameters["tif"]), **options)
+    action = app_state().ports.perpdex.order(
+        market, is_buy=is_buy, price=on_grid, size=size, time_in_force=exchange.TimeInForce(parameters["tif"]),
+        is_reduce_only=parameters["reduce_only"], client_id=parameters["cloid"],
+    )  # fmt: skip
     nanos_per_usdc = app_state().ports.prices.nanos_per_token(USDC)
     value = None if nanos_per_usdc is None else notional_nanos(valued, size, nanos_per_usdc=nanos_per_usdc)
     notes = {**({"adjusted": adjusted} if adjusted else {}), **_market_metadata(market_list)}
@@ -157,9 +158,11 @@ def _valuation_price(market: PerpMarket, price: Decimal, *, is_buy: bool) -> Dec
 def _cancel(_wallet: WalletView, parameters: Parameters) -> PreparedAction:
     market_list = markets.load_markets()
     market = markets.require_market(market_list, parameters["symbol"])
-    index, order_id = market.index, parameters["order_id"]
-    refs = (exchange.OrderRef(index, order_id),) if isinstance(order_id, int) else ()
-    action = CancelOrders(refs) if refs else exchange.CancelByClientId(index, order_id)
+    order_id, perpdex = parameters["order_id"], app_state().ports.perpdex
+    if isinstance(order_id, int):
+        action = perpdex.cancel([(market.index, order_id)])
+    else:
+        action = perpdex.cancel_by_client_id(market.index, order_id)
     return PreparedAction(action, notes=_market_metadata(market_list))
 
 
@@ -167,6 +170,7 @@ def _cancel_all(wallet: WalletView, parameters: Parameters) -> PreparedAction:
     market_list, symbol = markets.load_markets(), parameters["symbol"]
     only_market = None if symbol is None else markets.require_market(market_list, symbol)
     notes: dict[str, Json] = _market_metadata(market_list)
+    perpdex = app_state().ports.perpdex
     # A frozen agent costs no request to the exchange.
     _assert_allowed(wallet)
     # The exchange has no such action: cancel each open order.
@@ -175,19 +179,19 @@ def _cancel_all(wallet: WalletView, parameters: Parameters) -> PreparedAction:
         document = exchange_client.fetch(query, wallet_id=wallet.id)
     except PerpdexError as error:
         notes |= {"open_orders": None, "open_orders_error": error.message}
-        return PreparedAction(CancelOrders(()), notes=notes)
+        return PreparedAction(perpdex.cancel(()), notes=notes)
     by_symbol = {market.symbol: market for market in market_list.markets}
     refs, left_out = [], []
-    for coin, order_id in app_state().ports.perpdex.parse_orders(document):
+    for coin, order_id in perpdex.parse_orders(document):
         market = by_symbol.get(coin)
         if market is None:
             left_out.append(order_id)
         elif only_market is None or market == only_market:
-            refs.append(exchange.OrderRef(market.index, order_id))
+            refs.append((market.index, order_id))
     notes["open_orders"] = len(refs)
     if left_out and only_market is None:
         notes["left_out"] = left_out
-    return PreparedAction(CancelOrders(tuple(refs)), notes=notes)
+    return PreparedAction(perpdex.cancel(refs), notes=notes)
 
 
 def _set_leverage(_wallet: WalletView, parameters: Parameters) -> PreparedAction:
@@ -197,19 +201,20 @@ def _set_leverage(_wallet: WalletView, parameters: Parameters) -> PreparedAction
         raise InvalidInput.field("leverage", f"must be from 1 to {highest} for {market.symbol}")
     if parameters["cross"] and market.only_isolated:
         raise InvalidInput.field("cross", f"must be false: {market.symbol} allows isolated margin only")
-    action = exchange.SetLeverage(market, parameters["leverage"], is_cross=parameters["cross"])
+    action = app_state().ports.perpdex.set_leverage(market.index, parameters["leverage"], is_cross=parameters["cross"])
     return PreparedAction(action, notes=_market_metadata(market_list))
 
 
-def _pay(kind: type[Withdraw | SendUsdc], _wallet: WalletView, parameters: Parameters) -> PreparedAction:
+def _pay(_wallet: WalletView, parameters: Parameters, *, is_withdrawal: bool) -> PreparedAction:
     amount, destination = parameters["amount"], parameters["destination"]
     if known := app_state().ports.perpdex.dead_end(destination):
         raise InvalidInput.field("destination", f"is {known}, from which tokens cannot be recovered")
-    if kind is Withdraw and amount.units < _WITHDRAWAL_FEE.units:
+    if is_withdrawal and amount.units < _WITHDRAWAL_FEE.units:
         problem = f"must be at least {_WITHDRAWAL_FEE}: the exchange's fee for a withdrawal"
         raise InvalidInput.field("amount", problem)
-    value = network_fees.usd_value_nanos(amount)
-    return PreparedAction(kind(amount, destination), value_nanos=value, recipient=destination)
+    prepared = PreparedAction({}, value_nanos=network_fees.usd_value_nanos(amount), recipient=destination)
+    action = app_state().ports.perpdex.pay(amount, destination, is_withdrawal=is_withdrawal, time_ms=prepared.nonce)
+    return replace(prepared, action=action)
 
 
 def _tradable_market(symbol: str) -> tuple[MarketList, PerpMarket]:
@@ -226,6 +231,7 @@ def _market_metadata(market_list: MarketList) -> dict[str, Json]:
 
 _PREPARE: Mapping[str, Callable[[WalletView, Parameters], PreparedAction]] = {
     "order": _order, "cancel": _cancel, "cancel_all": _cancel_all, "set_leverage": _set_leverage,
-    "withdraw": functools.partial(_pay, Withdraw), "transfer": functools.partial(_pay, SendUsdc),
+    "withdraw": functools.partial(_pay, is_withdrawal=True),
+    "transfer": functools.partial(_pay, is_withdrawal=False),
 }  # fmt: skip
 ACTIONS = tuple(_PREPARE)

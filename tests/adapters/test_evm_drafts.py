@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 import rlp  # type: ignore[import-untyped]
 
-from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.contracts import calls as contracts
-from app.adapters.evm.send.transactions import FeeTerms
-from app.core.chains import ETH, USDC, ChainName
+from app.core.chains import ETH, USDC
 from app.ports.chain import TransactionStatus
 from app.ports.errors import Rejected, Unreachable
 from sandbox.evm import EvmNode, roles
@@ -278,20 +274,3 @@ def test_a_signature_of_another_wallet_is_detected_before_recording(ethereum: Ev
         chain.sign(draft, Person(), sequence=0)
     with pytest.raises(ValueError, match="nonce"):
         chain.sign(draft, Person(), sequence=None)
-
-
-def test_the_market_price_is_read_once_within_a_block_time(ethereum: EvmNode) -> None:
-    person = funded(ethereum)
-    with proxy(ethereum.url) as front:
-        for seconds, readings in ((60.0, 1), (0.0, 3)):
-            front.requests.clear()
-            chain = EvmChain(
-                ChainName.ETHEREUM,
-                dataclasses.replace(ethereum.deployment, block_seconds=seconds),
-                rpc_urls=[front.url],
-                deposit_confirmations=2,
-                read_seconds=60,
-            )
-            drafts = [chain.draft(intent(person, Person().address, 1000)) for _ in range(3)]
-            assert Counter(front.methods())["eth_feeHistory"] == readings
-            assert len({FeeTerms.from_terms(draft.terms).price for draft in drafts}) == 1

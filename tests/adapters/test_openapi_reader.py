@@ -316,6 +316,21 @@ def test_an_operation_s_parameter_replaces_that_of_its_path(schemas: OpenApiSche
     assert found["example"] == {"method": "GET", "target": "/x?q=1", "body": None}
 
 
+def test_the_example_asks_the_endpoint_with_the_fewest_values_to_guess(schemas: OpenApiSchemas) -> None:
+    # Buyers pay for calls that the seller refuses because of a made-up id.
+    order_id = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+    body = {"content": {"application/json": {"schema": {"type": "object"}}}}
+    given = document(
+        paths={
+            "/orders": {"post": {**ANSWER, "requestBody": body}},
+            "/orders/{id}": {"get": {**ANSWER, "parameters": [order_id]}},
+            "/rates": {"get": ANSWER},
+            "/status": {"get": ANSWER},
+        }
+    )
+    assert result(schemas, given)["example"] == {"method": "GET", "target": "/rates", "body": None}
+
+
 VALID: list[dict[str, Any]] = [
     SPEC,
     document(),

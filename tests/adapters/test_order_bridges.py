@@ -112,11 +112,11 @@ def test_a_deposit_is_not_refused_where_the_simulation_charges_its_own_reads(own
     own_base_node.mine(6)
     target = deposit_of(person, units)
     allowed = chain.draft_call(intent(person, DEPOSITORY, units), target, gas=0, simulates=True).fee_units
-    effects = simulation.simulate(chain.rpc, chain.deployment, person.address, [target])
+    effects = simulation.simulate(chain, person.address, [target])
     assert effects is not None
     charged = -effects.native_units - units
     assert 0 < charged < allowed < 2 * charged
-    rules = (chain.rpc, chain.deployment, person.address, target)
+    rules = (chain, person.address, target)
     simulation.assert_takes_ether(*rules, max_fee_units=charged)
     with capture_logs() as logs, pytest.raises(Rejected, match="unsafe_instructions"):
         simulation.assert_takes_ether(*rules, max_fee_units=charged - 1)

@@ -515,12 +515,11 @@ def test_no_response_contains_a_signature(agent: Agent) -> None:
 def test_a_signature_of_the_payload_recovers_the_wallet(agent: Agent) -> None:
     # The address in a response is that of the wallet's own key, with which execution would sign.
     from app.adapters.perpdex.deployments import DEPLOYMENTS  # noqa: PLC0415
-    from app.ports.perpdex import ActionPayload  # noqa: PLC0415
     from app.wallets.core import custody  # noqa: PLC0415
     from tests.support import exchange_signing as signing  # noqa: PLC0415
 
     body = preview(agent, "order", **ORDER)
-    payload = ActionPayload(body["payload"]["action"], body["payload"]["nonce"])
+    payload = signing.ActionPayload(body["payload"]["action"], body["payload"]["nonce"])
     digest = signing.digest(payload, deployment=DEPLOYMENTS["sandbox"])
     parity, r, s = custody.signer_of(agent.wallet_id).sign_digest(digest)
     recovered = keys.Signature(vrs=(parity, r, s)).recover_public_key_from_msg_hash(digest)

@@ -6,6 +6,7 @@ Source: the exchange's documentation, "Signing".
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgpack
 from eth_account.messages import encode_typed_data
@@ -14,7 +15,13 @@ from eth_utils.crypto import keccak
 from app.adapters.evm.signatures import digest_of
 from app.adapters.perpdex.deployments import PerpdexDeployment
 from app.core.chains import ZERO_EVM_ADDRESS
-from app.ports.perpdex import ActionPayload, Json
+from app.ports.perpdex import Action, Json
+
+
+class ActionPayload(NamedTuple):
+    action: Action
+    nonce: int
+
 
 _DOMAIN = [
     {"name": "name", "type": "string"},

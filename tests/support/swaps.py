@@ -27,7 +27,7 @@ def swap(agent: Agent, given: str, wanted: str, amount: object, *, chain: str = 
 def router_may_take(chain: EvmChain, owner: str) -> int:
     """Return the router's allowance."""
     deployment = chain.deployment
-    call = multicall(deployment.multicall3, [ALLOWANCE.at(deployment.usdc, owner, deployment.uniswap_router)])
+    call = multicall([ALLOWANCE.at(deployment.usdc, owner, deployment.uniswap_router)])
     chain.rpc.run(call)
     return int(call.result[0])
 

@@ -37,10 +37,9 @@ class EtherBridge:
 
     def _draft_deposit(self, request: BridgeRequest, target: CallTarget, *, gas: int) -> tuple[BridgeStep, ...]:
         """Draft the deposit, and simulate that it takes the amount and nothing else. Raises: Rejected, Unreachable."""
-        rpc, deployment = self._source.rpc, self._source.deployment
         intent = TransferIntent(request.sender, target.to, request.amount)
         draft = self._source.draft_call(intent, target, gas=gas, simulates=True)
-        simulation.assert_takes_ether(rpc, deployment, request.sender, target, max_fee_units=draft.fee_units)
+        simulation.assert_takes_ether(self._source, request.sender, target, max_fee_units=draft.fee_units)
         return (BridgeStep(BridgeLegKind.SOURCE, request.source, draft),)
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from app.adapters.evm import calls
 from app.adapters.evm.calls import EvmRpc
 from app.adapters.evm.contracts import calls as contracts
-from app.adapters.evm.contracts.deployments import EvmDeployment, dead_end
+from app.adapters.evm.contracts.deployments import MULTICALL3, EvmDeployment, dead_end
 from app.adapters.evm.deposits.scanner import EvmDepositScanner
 from app.adapters.evm.send import refusals, transactions
 from app.adapters.evm.send.drafts import EvmDrafter
@@ -24,7 +24,7 @@ from app.ports.errors import OutcomeUnknown, Unreachable
 from app.ports.vault import Signer
 
 
-class EvmChain:
+class EvmChain(EvmDrafter, EvmReceiptPoller, NonceHistoryReader, EvmDepositScanner):
     """One EVM chain behind one or more JSON-RPC endpoints. Opens no connection before the first call."""
 
     def __init__(
@@ -38,35 +38,24 @@ class EvmChain:
         connect_seconds: float = 3.0,
         read_seconds: float = 10.0,
     ) -> None:
-        """Store contracts, endpoints and when deposits count; `private_rpc_urls`, if any, only get transactions."""
+        """Store contracts, endpoints and when deposits count; `private_rpc_urls`, if any, only get transactions.
+
+        Raises: ValueError for deposits that count before their block.
+        """
+        if deposit_confirmations < 1:
+            raise ValueError("a deposit needs at least one confirmation")
         self.name = name
-        self.deployment = deployment
+        self._deposit_confirmations = deposit_confirmations
         self.block_time = timedelta(seconds=deployment.block_seconds)
-        self._native = native(name)
         rpc = partial(
             EvmRpc, name, chain_id=deployment.chain_id, connect_seconds=connect_seconds, read_seconds=read_seconds
         )
-        self.rpc = rpc(urls=rpc_urls)
+        super().__init__(rpc(urls=rpc_urls), deployment, native(name))
         self._public_sender = self._sender = _broadcaster(self.rpc, reads=self.rpc)
         if private_rpc_urls:
             private = rpc(urls=private_rpc_urls, first_number=len(rpc_urls) + 1)
             self._sender = _broadcaster(private, reads=self.rpc)
-        self.drafter = EvmDrafter(self.rpc, deployment, self._native)
-        poller = EvmReceiptPoller(self.rpc, deployment)
-        history = NonceHistoryReader(self.rpc, deployment, self._native)
-        scanner = EvmDepositScanner(
-            self.rpc, deployment, native_token=self._native, confirmations=deposit_confirmations
-        )
-        # The port's methods that one of the parts implements.
-        self.draft, self.draft_call = self.drafter.draft, self.drafter.draft_call
-        self.draft_replacement = self.drafter.draft_replacement
-        self.draft_cancellation = self.drafter.draft_cancellation
         self.broadcast = self._sender.broadcast
-        self.outcomes, self.orphaned_blocks = poller.outcomes, poller.orphaned_blocks
-        self.transaction_counts = history.transaction_counts
-        self.transaction_at_nonce = history.transaction_at_nonce
-        self.scan_state, self.unused_scan_state = scanner.scan_state, scanner.unused_scan_state
-        self.deposits = scanner.scan
 
     def diagnose(self) -> ChainDiagnosis:
         def missing_contracts(endpoint: RpcEndpoint) -> list[str]:
@@ -85,10 +74,9 @@ class EvmChain:
 
     def balances(self, address: str) -> Balances:
         """Read native and USDC balance at one block, in one call. Raises: Unreachable."""
-        multicall = self.deployment.multicall3
-        inner = [contracts.ETH_BALANCE.at(multicall, address), contracts.BALANCE_OF.at(self.deployment.usdc, address)]
-        native_units, usdc_units = self.rpc.ask(contracts.multicall(multicall, inner))
-        return Balances((TokenAmount(native_units, self._native), TokenAmount(usdc_units, USDC)))
+        inner = [contracts.ETH_BALANCE.at(MULTICALL3, address), contracts.BALANCE_OF.at(self.deployment.usdc, address)]
+        native_units, usdc_units = self.rpc.ask(contracts.multicall(inner))
+        return Balances((TokenAmount(native_units, self.native), TokenAmount(usdc_units, USDC)))
 
     def recipient_rejection(self, recipient: str, token: Token) -> str | None:
         if recipient.lower() == ZERO_EVM_ADDRESS:
@@ -99,11 +87,11 @@ class EvmChain:
         return None if known is None else f"is {known}, from which tokens cannot be recovered"
 
     def receiving_refusal(self, address: str, token: Token) -> str | None:
-        if token == self._native:
+        if token == self.native:
             return None
         usdc = self.deployment.usdc
         inner = [contracts.IS_BLACKLISTED.at(usdc, address), contracts.PAUSED.at(usdc)]
-        is_blacklisted, is_paused = self.rpc.ask(contracts.multicall(self.deployment.multicall3, inner))
+        is_blacklisted, is_paused = self.rpc.ask(contracts.multicall(inner))
         return "blacklisted" if is_blacklisted else "paused" if is_paused else None
 
     def sign(self, draft: TransactionDraft, signer: Signer, *, sequence: int | None) -> SignedTransaction:

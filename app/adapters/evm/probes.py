@@ -62,7 +62,7 @@ class _EvmEndpointProbes:
         return f"a transfer costs at most {TokenAmount(draft.fee_units, one_unit.token)} {one_unit.token.symbol}"
 
     def simulation(self) -> str:
-        effects = simulation.simulate(self._chain.rpc, self._chain.deployment, _ADDRESS, [CallTarget(_ADDRESS, 0, b"")])
+        effects = simulation.simulate(self._chain, _ADDRESS, [CallTarget(_ADDRESS, 0, b"")])
         if effects is None:
             return "no eth_simulateV1: swaps and bridges are sent without a simulation of their effects"
         return "eth_simulateV1"

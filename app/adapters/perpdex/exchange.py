@@ -6,7 +6,7 @@ what is used is checked. The order of an action's keys is part of what is signed
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from http import HTTPStatus
@@ -21,6 +21,7 @@ from app.adapters.http_client import HttpClient, HttpResponse
 from app.adapters.jsonrpc.endpoint import OutageLog
 from app.adapters.perpdex.deployments import PerpdexDeployment
 from app.core.foreign import U64, ForeignModel, Items, MalformedResponseError, Text, parsed, reader
+from app.core.money import TokenAmount
 from app.core.strict_json import parse_response
 from app.ports import perpdex
 from app.ports.errors import Rejected, Unreachable
@@ -161,40 +162,6 @@ def format_decimal(number: Decimal) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def _action(action: perpdex.Action, nonce: int, deployment: PerpdexDeployment) -> dict[str, perpdex.Json]:
-    chain = {"hyperliquidChain": deployment.chain, "signatureChainId": deployment.signature_chain_id}
-    match action:
-        case perpdex.LimitOrder():
-            return {"type": "order", "orders": [_order(action)], "grouping": "na"}
-        case perpdex.CancelOrders():
-            cancels = [{"a": order.market_index, "o": order.order_id} for order in action.orders]
-            return {"type": "cancel", "cancels": cancels}
-        case perpdex.CancelByClientId():
-            cancel = {"asset": action.market_index, "cloid": action.client_id}
-            return {"type": "cancelByCloid", "cancels": [cancel]}
-        case perpdex.SetLeverage():
-            return {
-                "type": "updateLeverage",
-                "asset": action.market.index,
-                "isCross": action.is_cross,
-                "leverage": action.leverage,
-            }
-        case perpdex.Withdraw():
-            sent = {"amount": str(action.amount), "time": nonce, "destination": action.destination.lower()}
-            return {"type": "withdraw3", **chain, **sent}
-        case perpdex.SendUsdc():
-            sent = {"destination": action.destination.lower(), "amount": str(action.amount), "time": nonce}
-            return {"type": "usdSend", **chain, **sent}
-
-
-def _order(order: perpdex.LimitOrder) -> dict[str, perpdex.Json]:
-    return {
-        "a": order.market.index, "b": order.is_buy, "p": format_decimal(order.price), "s": format_decimal(order.size),
-        "r": order.is_reduce_only, "t": {"limit": {"tif": order.time_in_force.value}},
-        **({} if order.client_id is None else {"c": order.client_id}),
-    }  # fmt: skip
-
-
 _CONNECT_SECONDS = 2.0
 _TOTAL_SECONDS = 5.0
 _MAX_BYTES = 2**23
@@ -241,8 +208,39 @@ class HyperliquidExchange:
             return None
         return perpdex.BundledMarkets(date.fromisoformat(_BUNDLED["day"]), parse_markets(_BUNDLED["document"]))
 
-    def build_payload(self, action: perpdex.Action, *, nonce: int) -> perpdex.ActionPayload:
-        return perpdex.ActionPayload(_action(action, nonce, self._deployment), nonce)
+    def order(
+        self,
+        market: perpdex.PerpMarket,
+        *,
+        is_buy: bool,
+        price: Decimal,
+        size: Decimal,
+        time_in_force: perpdex.TimeInForce,
+        is_reduce_only: bool = False,
+        client_id: str | None = None,
+    ) -> perpdex.Action:
+        order = {
+            "a": market.index, "b": is_buy, "p": format_decimal(price), "s": format_decimal(size),
+            "r": is_reduce_only, "t": {"limit": {"tif": time_in_force.value}},
+            **({} if client_id is None else {"c": client_id}),
+        }  # fmt: skip
+        return {"type": "order", "orders": [order], "grouping": "na"}
+
+    def cancel(self, orders: Sequence[tuple[int, int]]) -> perpdex.Action:
+        return {"type": "cancel", "cancels": [{"a": index, "o": order_id} for index, order_id in orders]}
+
+    def cancel_by_client_id(self, market_index: int, client_id: str) -> perpdex.Action:
+        return {"type": "cancelByCloid", "cancels": [{"asset": market_index, "cloid": client_id}]}
+
+    def set_leverage(self, market_index: int, leverage: int, *, is_cross: bool) -> perpdex.Action:
+        return {"type": "updateLeverage", "asset": market_index, "isCross": is_cross, "leverage": leverage}
+
+    def pay(self, amount: TokenAmount, destination: str, *, is_withdrawal: bool, time_ms: int) -> perpdex.Action:
+        return {
+            "type": "withdraw3" if is_withdrawal else "usdSend", "hyperliquidChain": self._deployment.chain,
+            "signatureChainId": self._deployment.signature_chain_id, "destination": destination.lower(),
+            "amount": str(amount), "time": time_ms,
+        }  # fmt: skip
 
 
 def _document(response: HttpResponse) -> perpdex.Json:

@@ -34,7 +34,7 @@ _SENDING = RpcSendTransactionConfig(skip_preflight=True, max_retries=0)
 _LEVELS = {"confirmed": CommitmentLevel.Confirmed, "finalized": CommitmentLevel.Finalized}
 
 
-class SolanaChain:
+class SolanaChain(SolanaReceiptPoller, SolanaDepositScanner):
     """One cluster behind the configured endpoints. Opens no connection before the first call."""
 
     name = ChainName.SOLANA
@@ -57,30 +57,24 @@ class SolanaChain:
         """
         self.deployment = deployment
         self.block_time = timedelta(seconds=deployment.block_seconds)
-        self._usdc_mint = Pubkey.from_string(deployment.usdc_mint)
-        self.rpc = SolanaRpc(
+        self._read_limits = read_limits
+        rpc = SolanaRpc(
             rpc_urls or deployment.default_rpc_urls, accepts=deployment.accepts, total_seconds=read_seconds,
             busy_accounts=deployment.busy_accounts, estimates_fees=estimates_fees,
         )  # fmt: skip
-        self.level = _LEVELS[commitment]
-        poller = SolanaReceiptPoller(self.rpc, self._usdc_mint, commitment=commitment)
-        scanner = SolanaDepositScanner(self.rpc, self._usdc_mint, read_limits=read_limits)
+        super().__init__(rpc, Pubkey.from_string(deployment.usdc_mint), _LEVELS[commitment])
         sender = Broadcaster(
             self.rpc,
             _send_call,
             refusals=refusals.SEND_REFUSALS,
             is_accepted=lambda reason, _raw: reason == refusals.ALREADY_PROCESSED,
         )
-        # The port's methods that one of the parts implements.
-        self.draft = partial(drafts.draft_transfer, self.rpc, mint=self._usdc_mint, level=self.level)
+        self.draft = partial(drafts.draft_transfer, self.rpc, mint=self.mint, level=self.level)
         self.broadcast, self._rebroadcast = sender.broadcast, sender.rebroadcast
-        self.outcomes, self.orphaned_blocks = poller.outcomes, poller.orphaned_blocks
-        self.scan_state, self.unused_scan_state = scanner.scan_state, scanner.unused_scan_state
-        self.deposits = scanner.scan
 
     def diagnose(self) -> chain.ChainDiagnosis:
         def missing_contracts(endpoint: RpcEndpoint) -> list[str]:
-            mint = endpoint.ask(calls.accounts([self._usdc_mint], self.level))
+            mint = endpoint.ask(calls.accounts([self.mint], self.level))
             return ["usdc_mint"] if mint.found[0] is None else []
 
         return self.rpc.diagnose(lambda: calls.slot(CommitmentLevel.Confirmed), missing_contracts)
@@ -102,7 +96,7 @@ class SolanaChain:
         if token == SOL:
             return None
         owner = Pubkey.from_string(address)
-        found = self.rpc.ask(calls.accounts([tokens.account_of(owner, self._usdc_mint)], self.level))
+        found = self.rpc.ask(calls.accounts([tokens.account_of(owner, self.mint)], self.level))
         account = tokens.read_account(found.found[0])
         is_frozen = account is not None and account.state == TokenAccountState.Frozen
         return "frozen" if is_frozen else None
@@ -110,12 +104,12 @@ class SolanaChain:
     def balances(self, address: str) -> chain.Balances:
         """Read SOL and USDC in one request, so both are of the same slot. Raises: Unreachable."""
         owner = Pubkey.from_string(address)
-        usdc_account = tokens.account_of(owner, self._usdc_mint)
+        usdc_account = tokens.account_of(owner, self.mint)
         wallet, usdc = self.rpc.ask(calls.accounts([owner, usdc_account], self.level)).found
         return chain.Balances(
             (
                 TokenAmount(wallet.lamports if wallet else 0, SOL),
-                TokenAmount(tokens.units_of(usdc, owner=owner, mint=self._usdc_mint), USDC),
+                TokenAmount(tokens.units_of(usdc, owner=owner, mint=self.mint), USDC),
             )
         )
 
@@ -129,7 +123,7 @@ class SolanaChain:
             partial = transactions.decode(str(draft.terms["transaction"]))
         else:
             terms, plan = dict(draft.terms), TransactionPlan.from_terms(draft.terms)
-            message = transactions.transfer_message(draft.intent, plan, mint=self._usdc_mint)
+            message = transactions.transfer_message(draft.intent, plan, mint=self.mint)
             partial = transactions.unsigned_transaction(message)
         raw, tx_hash = transactions.sign(partial, signer, sender=draft.intent.sender)
         return chain.SignedTransaction(tx_hash, raw, None, int(terms["last_valid_block_height"] or 0), terms)

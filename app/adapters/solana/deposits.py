@@ -16,7 +16,7 @@ from solders.pubkey import Pubkey
 from app.adapters.jsonrpc.calls import EndpointError
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.solana.client import calls
-from app.adapters.solana.client.calls import SolanaRpc, SolanaRpcCall
+from app.adapters.solana.client.calls import SolanaConnection, SolanaRpcCall
 from app.adapters.solana.client.wire import Accounts, Blockhash, HistoryEntry, LandedTransaction
 from app.adapters.solana.send import tokens
 from app.adapters.solana.track import account_history, balance_changes
@@ -113,11 +113,8 @@ class _UnreadHistory:
     entries: tuple[HistoryEntry, ...]
 
 
-class SolanaDepositScanner:
-    def __init__(self, rpc: SolanaRpc, mint: Pubkey, *, read_limits: HistoryReadLimits) -> None:
-        self._rpc = rpc
-        self._mint = mint
-        self._read_limits = read_limits
+class SolanaDepositScanner(SolanaConnection):
+    _read_limits: HistoryReadLimits
 
     def unused_scan_state(self, since: int) -> Terms:
         return SolanaScanState(since, lamports=0, usdc_units=0).as_terms()
@@ -132,7 +129,7 @@ class SolanaDepositScanner:
         holder = self._holder(address)
         units_held = self._holdings([holder], CommitmentLevel.Confirmed, at_least=None)
         wallet, token_account = (account_history.page(each, limit=1) for each in (address, holder.token_account))
-        self._rpc.run(units_held, wallet, token_account)
+        self.rpc.run(units_held, wallet, token_account)
         slot = units_held.result.slot
         lamports, usdc_units = self._units(holder, units_held.result, place=0)
         # What landed after the balances were read is found later.
@@ -142,8 +139,8 @@ class SolanaDepositScanner:
         )
         return SolanaScanState(slot, lamports, usdc_units, of_wallet, of_tokens).as_terms()
 
-    def scan(self, watched: Sequence[WatchedAddress], *, cursor: BlockRef | None) -> DepositScan:
-        return self._rpc.run_on_first(lambda endpoint: self._scan(endpoint, watched, cursor))
+    def deposits(self, watched: Sequence[WatchedAddress], *, cursor: BlockRef | None) -> DepositScan:
+        return self.rpc.run_on_first(lambda endpoint: self._scan(endpoint, watched, cursor))
 
     def _scan(self, endpoint: RpcEndpoint, watched: Sequence[WatchedAddress], cursor: BlockRef | None) -> DepositScan:
         latest = endpoint.ask(calls.blockhash(CommitmentLevel.Finalized))
@@ -188,8 +185,8 @@ class SolanaDepositScanner:
                 yield _ScannedAccount(holder, state, *self._units(holder, call.result, place=place))
 
     def _holder(self, address: str) -> TokenHolder:
-        token_account = tokens.account_of(Pubkey.from_string(address), self._mint)
-        return TokenHolder(address, str(token_account), str(self._mint))
+        token_account = tokens.account_of(Pubkey.from_string(address), self.mint)
+        return TokenHolder(address, str(token_account), str(self.mint))
 
     def _holdings(
         self, holders: Sequence[TokenHolder], commitment: CommitmentLevel, *, at_least: int | None
@@ -200,7 +197,7 @@ class SolanaDepositScanner:
     def _units(self, holder: TokenHolder, found: Accounts, *, place: int) -> tuple[int, int]:
         wallet, usdc = found.found[2 * place : 2 * place + 2]
         owner = Pubkey.from_string(holder.address)
-        return wallet.lamports if wallet else 0, tokens.units_of(usdc, owner=owner, mint=self._mint)
+        return wallet.lamports if wallet else 0, tokens.units_of(usdc, owner=owner, mint=self.mint)
 
 
 def _unread_histories(

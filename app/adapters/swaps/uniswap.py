@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.calls import PERMIT_NONCE, Function, MulticallItem
-from app.adapters.evm.contracts.deployments import EvmDeployment
+from app.adapters.evm.contracts.deployments import MULTICALL3, EvmDeployment
 from app.adapters.evm.send import simulation
 from app.adapters.evm.send.transactions import CallTarget
 from app.adapters.evm.x402 import payments
@@ -140,7 +140,7 @@ class UniswapExchange:
     def quote(self, request: SwapRequest) -> SwapOffer:
         """Return the best of the pools of all fee tiers at one block. Raises: Rejected("no_liquidity"), Unreachable."""
         inner = [quote(self._deployment, request, tier) for tier in FEE_TIERS]
-        answers = self._chain.rpc.ask(contracts.multicall(self._deployment.multicall3, inner))
+        answers = self._chain.rpc.ask(contracts.multicall(inner))
         quotes = zip(answers, FEE_TIERS, strict=True)
         offered = [(quoted[0], tier) for quoted, tier in quotes if quoted is not None]
         if not offered:
@@ -182,11 +182,11 @@ class UniswapExchange:
         request, fee_tier = offer.request, offer.adapter_data
         if not isinstance(fee_tier, int):
             raise TypeError("this is not an offer of Uniswap's")
-        inner = [contracts.BLOCK_TIMESTAMP.at(self._deployment.multicall3)]
+        inner = [contracts.BLOCK_TIMESTAMP.at(MULTICALL3)]
         needs_permit = request.input_amount.token == USDC
         if needs_permit:
             inner.append(PERMIT_NONCE.at(self._deployment.usdc, request.owner))
-        block_time, *permit_nonces = self._chain.rpc.ask(contracts.multicall(self._deployment.multicall3, inner))
+        block_time, *permit_nonces = self._chain.rpc.ask(contracts.multicall(inner))
         now = int(clock.now().timestamp())
         if block_time > now + _MAX_CLOCK_AHEAD_SECONDS:
             # A deadline that far in the future would be ineffective.
@@ -214,8 +214,8 @@ class UniswapExchange:
 
         Where a node cannot simulate, the gas estimate has shown that it does not revert, and the call was decoded.
         """
-        deployment, owner = self._deployment, swap.request.owner
-        effects = simulation.simulate(self._chain.rpc, deployment, owner, [target], spender=deployment.uniswap_router)
+        owner = swap.request.owner
+        effects = simulation.simulate(self._chain, owner, [target], spender=self._deployment.uniswap_router)
         if effects is None:
             return
         amount, minimum = swap.request.input_amount.units, swap.minimum_units

@@ -100,7 +100,7 @@ class CctpBridge:
                 "finality": finality,
                 "forwarded": int(forward_units is not None),
                 "attested": 1,
-                "since": self._destination.expiry_position(),
+                "since": self._destination.head().number,
             },
         )
 
@@ -142,7 +142,7 @@ class CctpBridge:
             return BridgeProgress(BridgePhase.WAITING, note="attestation_mismatch")
         if self._destination.is_minted(message):
             return self._completed_progress(transfer, message, attested, proof)
-        if message.expires_at_block and message.expires_at_block <= self._destination.expiry_position():
+        if message.expires_at_block and message.expires_at_block <= self._destination.head().number:
             # A new attestation is requested, and the old message dropped, so that the next poll stores the new one.
             if attested is None or attested.message is None or attested.message == message.raw:
                 self._attestations.request_reattestation(message.nonce)

@@ -4,11 +4,12 @@ A used nonce proves that some message was received; only the logs of Circle's co
 """
 
 from dataclasses import dataclass
+from itertools import islice
 
 from app.adapters.bridges.cctp import messages
 from app.adapters.bridges.deployments import CctpDeployment
 from app.adapters.evm import calls
-from app.adapters.evm.calls import EventLog, EvmRpc, logs_call
+from app.adapters.evm.calls import EventLog, EvmRpc, read_logs
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.contracts.calls import ContractEvent, Function
 from app.adapters.evm.send import simulation
@@ -23,8 +24,7 @@ from app.ports.chain import Shortage, TransactionDraft, TransferIntent
 _USED_NONCES = Function("cctp_transmitter", "usedNonces")
 _RECEIVED_EVENT = ContractEvent("cctp_transmitter", "MessageReceived")
 """Submitter, source domain, nonce, sender, finality threshold, the message's body."""
-_LOG_RANGE = 2_000
-_MAX_RANGES = 50
+_MAX_RANGES = 200
 
 
 def nonce_used_call(transmitter: str, message: messages.CctpMessage, *, block: str | int = "latest") -> RpcCall[bool]:
@@ -82,40 +82,35 @@ class MintSearch:
             return None
 
     def _search_logs(self, endpoint: RpcEndpoint) -> BridgeArrival | ArrivalNotFound:
-        """Search for the event, the newest blocks first, within a limit. Raises: EndpointError."""
-        newest = last = endpoint.ask(calls.head())
-        for _ in range(_MAX_RANGES):
-            if last < self.since:
-                return ArrivalNotFound.NOT_FOUND
-            first = max(self.since, last - _LOG_RANGE + 1)
-            found = self._mint_in_blocks(endpoint, first, last)
-            if found is ArrivalNotFound.UNREADABLE:
-                break
-            if found is not None:
-                return found
-            last = first - 1
-        return self._bisect_blocks(endpoint, newest)
+        """Search all blocks, or where they are too many the one that old states show. Raises: EndpointError."""
+        newest = endpoint.ask(calls.head())
+        found = self._mint_in_blocks(endpoint, self.since, newest)
+        if found is ArrivalNotFound.UNREADABLE and (block := self._block_of_use(endpoint, newest)) is not None:
+            found = self._mint_in_blocks(endpoint, block, block)
+        return found
 
-    def _bisect_blocks(self, endpoint: RpcEndpoint, newest: int) -> BridgeArrival | ArrivalNotFound:
-        """Search the block in which the nonce became used by old states; nodes with them may limit log queries."""
+    def _mint_in_blocks(self, endpoint: RpcEndpoint, first: int, last: int) -> BridgeArrival | ArrivalNotFound:
+        """Search for the event, in a limited number of ranges. Raises: EndpointError."""
+        topics = _RECEIVED_EVENT.topics(None, self.message.nonce)
+        ranges = read_logs(endpoint, self.transmitter, topics, first=first, last=last)
+        for reached, logs in islice(ranges, _MAX_RANGES):
+            if logs:
+                return self._mint_in_transaction(endpoint, logs[0].tx_hash)
+            if reached == last:
+                return ArrivalNotFound.NOT_FOUND
+        return ArrivalNotFound.UNREADABLE if last >= first else ArrivalNotFound.NOT_FOUND
+
+    def _block_of_use(self, endpoint: RpcEndpoint, newest: int) -> int | None:
+        """Return the block that used the nonce, None if the node keeps no old states. Raises: EndpointError."""
         first, last = self.since, newest
         while first < last:
             middle = (first + last) // 2
             used = nonce_used_call(self.transmitter, self.message, block=middle)
             endpoint.run([used])
             if used.error is not None:
-                return ArrivalNotFound.UNREADABLE
+                return None
             first, last = (first, middle) if used.result else (middle + 1, last)
-        return self._mint_in_blocks(endpoint, last, last) or ArrivalNotFound.NOT_FOUND
-
-    def _mint_in_blocks(self, endpoint: RpcEndpoint, first: int, last: int) -> BridgeArrival | ArrivalNotFound | None:
-        """Return what the transaction that used the nonce has minted; None if it is not in a range of blocks."""
-        topics = _RECEIVED_EVENT.topics(None, self.message.nonce)
-        logs = logs_call(self.transmitter, topics, first=first, last=last)
-        endpoint.run([logs])
-        if logs.error is not None:
-            return ArrivalNotFound.UNREADABLE
-        return self._mint_in_transaction(endpoint, logs.result[0].tx_hash) if logs.result else None
+        return last
 
 
 _APPROVE = Function("fiat_token", "approve")
@@ -137,7 +132,7 @@ class EvmCctpChain:
     def __init__(self, chain: EvmChain, deployment: CctpDeployment) -> None:
         self.name = chain.name
         self._chain = chain
-        self.sign, self.receiving_refusal = chain.sign, chain.receiving_refusal
+        self.sign, self.receiving_refusal, self.head = chain.sign, chain.receiving_refusal, chain.head
         self._deployment = deployment
 
     def token(self) -> bytes:
@@ -145,10 +140,6 @@ class EvmCctpChain:
 
     def mint_recipient(self, owner: str) -> bytes:
         return messages.address_word(owner, self.name)
-
-    def expiry_position(self) -> int:
-        """Return the newest block's number, which messages' expiry refers to. Raises: Unreachable."""
-        return self._chain.head().number
 
     def draft_burn(self, request: BridgeRequest, order: messages.BurnParameters) -> tuple[BridgeStep, ...]:
         """Draft and simulate the approval of exactly this amount and the burn. Raises: Rejected, Unreachable."""
@@ -162,8 +153,7 @@ class EvmCctpChain:
         )
         max_fee_units = first.fee_units + second.fee_units
         Shortage.check(native(self.name), "insufficient_gas", second.native_units, max_fee_units)
-        rpc, deployment = self._chain.rpc, self._chain.deployment
-        effects = simulation.simulate(rpc, deployment, request.sender, [approval, burning], spender=messenger)
+        effects = simulation.simulate(self._chain, request.sender, [approval, burning], spender=messenger)
         if effects is not None and (
             effects.usdc_units != -request.amount.units
             or effects.native_units < -max_fee_units

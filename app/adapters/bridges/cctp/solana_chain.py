@@ -102,18 +102,14 @@ class SolanaCctpChain:
         """Store the chain, and the address of a mint's lookup table, if any. Raises: ValueError for another text."""
         self._chain = chain
         self._lookup_tables = [Pubkey.from_string(lookup_table)] if lookup_table else []
-        self.sign, self.receiving_refusal = chain.sign, chain.receiving_refusal
-        self._mint = Pubkey.from_string(chain.deployment.usdc_mint)
+        self.sign, self.receiving_refusal, self.head = chain.sign, chain.receiving_refusal, chain.head
+        self._mint = chain.mint
 
     def token(self) -> bytes:
         return bytes(self._mint)
 
     def mint_recipient(self, owner: str) -> bytes:
         return bytes(tokens.account_of(Pubkey.from_string(owner), self._mint))
-
-    def expiry_position(self) -> int:
-        """Return the newest slot, which messages' expiry refers to. Raises: Unreachable."""
-        return self._chain.head().number
 
     def draft_burn(self, request: BridgeRequest, order: messages.BurnParameters) -> tuple[BridgeStep, ...]:
         owner, event = Pubkey.from_string(request.sender), Keypair()

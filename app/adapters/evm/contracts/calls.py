@@ -17,8 +17,10 @@ from web3.exceptions import Web3Exception
 from web3.types import TxParams
 
 from app.adapters.evm import calls
-from app.adapters.evm.calls import WEB3, Block, EventLog, Tolerance
+from app.adapters.evm.calls import WEB3, Block, EventLog, EvmRpc, Tolerance
+from app.adapters.evm.contracts.deployments import MULTICALL3, EvmDeployment
 from app.adapters.jsonrpc.calls import RpcCall
+from app.core.chains import Token
 from app.core.foreign import MalformedResponseError
 
 _SELECTOR_BYTES = 4
@@ -26,6 +28,15 @@ _UNREADABLE = (DecodingError, OverflowError, UnicodeDecodeError, Web3Exception)
 _ABIS = json.loads(Path(__file__).with_name("abis.json").read_text())
 _CONTRACTS = {name: WEB3.eth.contract(abi=abi) for name, abi in _ABIS.items()}
 """Without addresses, which differ by network and chain."""
+
+
+class EvmConnection:
+    """The endpoints of a chain and its contracts, as the parts of `EvmChain` use them."""
+
+    def __init__(self, rpc: EvmRpc, deployment: EvmDeployment, native_token: Token) -> None:
+        self.rpc = rpc
+        self.deployment = deployment
+        self.native = native_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +147,6 @@ def read_transfer(data: bytes) -> tuple[str, int] | None:
 
 
 def multicall(
-    address: str,
     items: Sequence[MulticallItem],
     block: Block = "latest",
     *,
@@ -144,7 +154,7 @@ def multicall(
     tolerates: Tolerance | None = None,
 ) -> RpcCall[tuple[Any, ...]]:
     """Return the call that reads the results of several functions at one block."""
-    sent: TxParams = {"to": address, "data": aggregate_data(items)}
+    sent: TxParams = {"to": MULTICALL3, "data": aggregate_data(items)}
     return calls.contract_call(sent, lambda returned: read(read_aggregate(returned, items)), block, tolerates=tolerates)
 
 

@@ -6,7 +6,7 @@ valid elsewhere.
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ class EvmDeployment:
     uniswap_position_manager: str
     default_rpc_urls: tuple[str, ...]
     explorer_tx_url: str | None
-    multicall3: str = MULTICALL3
+    multicall3: str = field(default=MULTICALL3, init=False)
     sol_usd_feed: ChainlinkFeed | None = None
     gas_price_oracle: str | None = None
     # The network's name in x402 version 1, and the name in the EIP-712 domain of its USDC.

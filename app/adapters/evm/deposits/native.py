@@ -14,7 +14,7 @@ import structlog
 from app.adapters.evm import calls
 from app.adapters.evm.calls import RpcTransaction
 from app.adapters.evm.contracts import calls as contracts
-from app.adapters.evm.contracts.deployments import EvmDeployment
+from app.adapters.evm.contracts.deployments import MULTICALL3
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.core.chains import USDC, Token
@@ -96,13 +96,7 @@ class _IncomingTransfer(NamedTuple):
 
 
 def find_deposits(
-    endpoint: RpcEndpoint,
-    deployment: EvmDeployment,
-    watched: Sequence[WatchedAddress],
-    *,
-    native_token: Token,
-    block: BlockRef,
-    compared_at: int,
+    endpoint: RpcEndpoint, watched: Sequence[WatchedAddress], *, native_token: Token, block: BlockRef, compared_at: int
 ) -> tuple[Mapping[str, EvmScanState], tuple[Deposit, ...]]:
     """Return the new scan states and the deposits up to a block. Raises: EndpointError.
 
@@ -111,7 +105,7 @@ def find_deposits(
     """
     states = [(entry, EvmScanState.from_terms(entry.scan_state)) for entry in watched]
     outdated = [(entry, state) for entry, state in states if state.number < block.number]
-    balances = _balances(endpoint, deployment.multicall3, [entry.address for entry, _ in outdated], block)
+    balances = _balances(endpoint, [entry.address for entry, _ in outdated], block)
     scan_states: dict[str, EvmScanState] = {}
     moved: list[tuple[WatchedAddress, EvmScanState]] = []
     for entry, state in outdated:
@@ -266,12 +260,12 @@ def _is_incoming(entry: RpcTransaction, block: BlockRef, near: Mapping[str, _Bal
     )
 
 
-def _balances(endpoint: RpcEndpoint, multicall: str, addresses: Sequence[str], block: BlockRef) -> Mapping[str, int]:
+def _balances(endpoint: RpcEndpoint, addresses: Sequence[str], block: BlockRef) -> Mapping[str, int]:
     readings: list[RpcCall[tuple[int, ...]]] = []
     for start in range(0, len(addresses), _ADDRESSES_PER_CALL):
         chunk = addresses[start : start + _ADDRESSES_PER_CALL]
-        inner = [contracts.ETH_BALANCE.at(multicall, address) for address in chunk]
-        readings.append(contracts.multicall(multicall, inner, block.number))
+        inner = [contracts.ETH_BALANCE.at(MULTICALL3, address) for address in chunk]
+        readings.append(contracts.multicall(inner, block.number))
     endpoint.run(readings)
     figures = [units for reading in readings for units in reading.result]
     return dict(zip(addresses, figures, strict=True))

@@ -9,14 +9,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from app.adapters.evm import calls
-from app.adapters.evm.calls import EventLog, EvmRpc, read_logs
+from app.adapters.evm.calls import EventLog, read_logs
 from app.adapters.evm.contracts import calls as contracts
-from app.adapters.evm.contracts.deployments import EvmDeployment
+from app.adapters.evm.contracts.calls import EvmConnection
 from app.adapters.evm.deposits import native
 from app.adapters.evm.deposits.native import EvmScanState
 from app.adapters.jsonrpc.calls import EndpointError
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
-from app.core.chains import USDC, ZERO_EVM_ADDRESS, Token
+from app.core.chains import USDC, ZERO_EVM_ADDRESS
 from app.core.money import TokenAmount
 from app.ports.chain import BlockRef, Deposit, DepositScan, Terms, WatchedAddress
 
@@ -101,19 +101,13 @@ _MAX_SCAN_BLOCKS = 50_000
 """After a long pause a scan stops here and the next one continues."""
 
 
-class EvmDepositScanner:
-    def __init__(self, rpc: EvmRpc, deployment: EvmDeployment, *, native_token: Token, confirmations: int) -> None:
-        """Store the depth at which a deposit counts; 1 is the newest block. Raises: ValueError below 1."""
-        if confirmations < 1:
-            raise ValueError("a deposit needs at least one confirmation")
-        self._rpc = rpc
-        self._deployment = deployment
-        self._native = native_token
-        self._confirmations = confirmations
+class EvmDepositScanner(EvmConnection):
+    _deposit_confirmations: int
+    """The depth at which a deposit counts; 1 is the newest block."""
 
     def scan_state(self, address: str, *, before: Terms | None = None) -> Terms:
         """Return the state of an address in the newest block; see `Chain.scan_state`. Raises: Unreachable."""
-        now = self._rpc.run_on_first(lambda endpoint: _read_scan_state(endpoint, address))
+        now = self.rpc.run_on_first(lambda endpoint: _read_scan_state(endpoint, address))
         if before is None:
             return now.as_terms()
         noted = EvmScanState.from_terms(before).noting(now.number, now.native_units, now.sequence)
@@ -122,11 +116,11 @@ class EvmDepositScanner:
     def unused_scan_state(self, since: int) -> Terms:
         return EvmScanState(since, since, native_units=0, sequence=0, is_unscanned=True).as_terms()
 
-    def scan(self, watched: Sequence[WatchedAddress], *, cursor: BlockRef | None) -> DepositScan:
-        return self._rpc.run_on_first(lambda endpoint: self._scan(endpoint, watched, cursor))
+    def deposits(self, watched: Sequence[WatchedAddress], *, cursor: BlockRef | None) -> DepositScan:
+        return self.rpc.run_on_first(lambda endpoint: self._scan(endpoint, watched, cursor))
 
     def _scan(self, endpoint: RpcEndpoint, watched: Sequence[WatchedAddress], cursor: BlockRef | None) -> DepositScan:
-        number = endpoint.ask(calls.head()) - self._confirmations + 1
+        number = endpoint.ask(calls.head()) - self._deposit_confirmations + 1
         if number < 0:
             return DepositScan(cursor, {}, ())
         block, at_cursor = _blocks(endpoint, number, cursor)
@@ -139,10 +133,10 @@ class EvmDepositScanner:
         first = min(floors.values(), default=number) + 1
         known = 0 if cursor is None else cursor.number
         last = min(number, max(first, known) + _MAX_SCAN_BLOCKS)
-        usdc = self._deployment.usdc
+        usdc = self.deployment.usdc
         tokens, last = find_deposits(endpoint, usdc, watched, start_blocks=floors, last=last, at_least=known)
         scan_states, natives = native.find_deposits(
-            endpoint, self._deployment, watched, native_token=self._native, block=block, compared_at=known
+            endpoint, watched, native_token=self.native, block=block, compared_at=known
         )
         reached = block if last == number else endpoint.ask(calls.block(last))
         if endpoint.ask(calls.block(number)) != block:

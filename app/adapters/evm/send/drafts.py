@@ -1,6 +1,5 @@
 """Drafts: reads everything that signing needs in one HTTP request, and refuses what would fail."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,13 +7,13 @@ from typing import Any
 from web3.types import TxParams, Wei
 
 from app.adapters.evm import calls
-from app.adapters.evm.calls import EvmRpc, call, count, fee
+from app.adapters.evm.calls import call, count, fee
 from app.adapters.evm.contracts import calls as contracts
-from app.adapters.evm.contracts.deployments import EvmDeployment
+from app.adapters.evm.contracts.calls import EvmConnection
+from app.adapters.evm.contracts.deployments import MULTICALL3
 from app.adapters.evm.send import refusals, transactions
 from app.adapters.evm.send.transactions import CallTarget, FeeTerms, GasPrice, encode_signed, fields_of, target_of
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
-from app.core.chains import Token
 from app.core.money import TokenAmount
 from app.ports.chain import CONTRACT, Shortage, StoredTransaction, Terms, TransactionDraft, TransferIntent
 from app.ports.errors import Rejected
@@ -41,16 +40,10 @@ class EvmDraftData:
     revert: str | None
 
 
-class EvmDrafter:
-    def __init__(self, rpc: EvmRpc, deployment: EvmDeployment, native_token: Token) -> None:
-        self._rpc = rpc
-        self._deployment = deployment
-        self._native = native_token
-        self._market_price: tuple[float, GasPrice] | None = None
-
+class EvmDrafter(EvmConnection):
     def draft(self, intent: TransferIntent) -> TransactionDraft:
-        target = target_of(intent, {}, usdc=self._deployment.usdc)
-        usual = transactions.TRANSFER_GAS if intent.amount.token == self._native else transactions.TOKEN_TRANSFER_GAS
+        target = target_of(intent, {}, usdc=self.deployment.usdc)
+        usual = transactions.TRANSFER_GAS if intent.amount.token == self.native else transactions.TOKEN_TRANSFER_GAS
         code = calls.has_code(intent.recipient)
         drafted = self.draft_call(intent, target, gas=usual, simulates=True, terms={}, also=[code])
         return replace(drafted, recipient_is=CONTRACT if code.result else None)
@@ -70,14 +63,14 @@ class EvmDrafter:
 
         The terms are those of the call, unless others are given. Raises: Rejected, Unreachable.
         """
-        readings = self.read(intent.sender, target, estimates=simulates, also=also)
+        readings = self.read_costs(intent.sender, target, estimates=simulates, also=also)
         gas = gas if readings.gas is None else transactions.gas_limit(readings.gas)
         # Insufficient funds are checked first: they make the simulation fail too, with a less specific error.
         fee_terms = FeeTerms(gas, readings.price, readings.l1_fee_units)
         if next_gas:
             # The data of the next call may be larger.
             both = FeeTerms(gas + next_gas, readings.price, 3 * readings.l1_fee_units)
-            Shortage.check(self._native, "insufficient_gas", readings.native_units, both.max_units)
+            Shortage.check(self.native, "insufficient_gas", readings.native_units, both.max_units)
         draft = self.affordable(intent, readings, fee_terms, target.as_terms() if terms is None else terms)
         if readings.revert is not None:
             raise Rejected("simulation_failed", details={"revert": readings.revert})
@@ -91,14 +84,14 @@ class EvmDrafter:
 
         Raises: Rejected, Unreachable.
         """
-        intent = TransferIntent(sender, target.to, TokenAmount(target.value_units, self._native))
-        readings = self.read(intent.sender, target, estimates=most_gas is None)
+        intent = TransferIntent(sender, target.to, TokenAmount(target.value_units, self.native))
+        readings = self.read_costs(intent.sender, target, estimates=most_gas is None)
         if most_gas is not None:
             readings = self._simulate_priced(intent.sender, target, readings, most_gas)
         if readings.revert is not None or readings.gas is None:
             raise Rejected("simulation_failed", details={"revert": readings.revert or ""})
         max_fee_terms = FeeTerms(transactions.gas_limit(readings.gas), readings.price, readings.l1_fee_units)
-        Shortage.check(self._native, "insufficient_gas", readings.native_units, max_fee_terms.max_units)
+        Shortage.check(self.native, "insufficient_gas", readings.native_units, max_fee_terms.max_units)
         return self.affordable(intent, readings, max_fee_terms, target.as_terms())
 
     def draft_replacement(self, attempt: StoredTransaction) -> TransactionDraft:
@@ -107,22 +100,22 @@ class EvmDrafter:
         signed = CallTarget.from_terms(attempt.terms)
         deadline = None if signed is None else signed.valid_until
         # No later block can be before the newest one.
-        if deadline is not None and self._rpc.ask(calls.header("latest")).time > deadline:
+        if deadline is not None and self.rpc.ask(calls.header("latest")).time > deadline:
             raise Rejected("deadline_passed")
-        target = target_of(attempt.intent, attempt.terms, usdc=self._deployment.usdc)
+        target = target_of(attempt.intent, attempt.terms, usdc=self.deployment.usdc)
         terms = signed.as_terms() if signed is not None else {}
         return self._redraft(attempt.intent, target, previous, gas=previous.gas, terms=terms)
 
     def draft_cancellation(self, attempt: StoredTransaction) -> TransactionDraft:
         previous = FeeTerms.from_terms(attempt.terms)
         sender = attempt.intent.sender
-        no_amount = TransferIntent(sender, sender, TokenAmount(0, self._native))
+        no_amount = TransferIntent(sender, sender, TokenAmount(0, self.native))
         return self._redraft(no_amount, CallTarget(sender, 0, b""), previous, gas=transactions.TRANSFER_GAS, terms={})
 
     def _redraft(
         self, intent: TransferIntent, target: CallTarget, previous: FeeTerms, *, gas: int, terms: Terms
     ) -> TransactionDraft:
-        readings = self.read(intent.sender, target, estimates=False)
+        readings = self.read_costs(intent.sender, target, estimates=False)
         price = transactions.replacement_price(previous.price, readings.price)
         return self.affordable(intent, readings, FeeTerms(gas, price, readings.l1_fee_units), terms)
 
@@ -130,48 +123,41 @@ class EvmDrafter:
         self, intent: TransferIntent, readings: EvmDraftData, max_fee_terms: FeeTerms, terms: Terms
     ) -> TransactionDraft:
         amount = intent.amount
-        if amount.token == self._native:
+        if amount.token == self.native:
             required = amount.units + max_fee_terms.max_units
-            Shortage.check(self._native, "insufficient_funds", readings.native_units, required)
+            Shortage.check(self.native, "insufficient_funds", readings.native_units, required)
         else:
             Shortage.check(amount.token, "insufficient_funds", readings.token_units, amount.units)
-            Shortage.check(self._native, "insufficient_gas", readings.native_units, max_fee_terms.max_units)
+            Shortage.check(self.native, "insufficient_gas", readings.native_units, max_fee_terms.max_units)
         return TransactionDraft(
             intent=intent, fee_units=max_fee_terms.max_units, native_units=readings.native_units,
-            token_units=readings.native_units if amount.token == self._native else readings.token_units,
+            token_units=readings.native_units if amount.token == self.native else readings.token_units,
             sequence=readings.sequence, terms={**max_fee_terms.as_terms(), **terms},
         )  # fmt: skip
 
-    def read(
+    def read_costs(
         self, sender: str, target: CallTarget, *, estimates: bool, also: Sequence[RpcCall[Any]] = ()
     ) -> EvmDraftData:
         """Read what a call needs, and more, in one HTTP request. Raises: Unreachable."""
         # The nonce is read first: if it were read after the balances, a transaction mined in between would count as
         # mined although the balance still includes its amount.
-        deployment = self._deployment
-        inner = [
-            contracts.ETH_BALANCE.at(deployment.multicall3, sender),
-            contracts.BALANCE_OF.at(deployment.usdc, sender),
-        ]
+        deployment = self.deployment
+        inner = [contracts.ETH_BALANCE.at(MULTICALL3, sender), contracts.BALANCE_OF.at(deployment.usdc, sender)]
         if deployment.gas_price_oracle is not None:
             # As large as possible, and a few bytes too many: the oracle adds a signature itself, and eth-account
             # encodes nothing without one.
             placeholder = fields_of(deployment.chain_id, _PLACEHOLDER_NONCE, _PLACEHOLDER_FEE, target)
             inner.append(contracts.L1_FEE.at(deployment.gas_price_oracle, encode_signed(placeholder, 1, 1, 1)))
         sequence = calls.nonce(sender)
-        figures = contracts.multicall(deployment.multicall3, inner, read=_balances_and_l1_fee)
-        price = self._remembered_price()
+        figures = contracts.multicall(inner, read=_balances_and_l1_fee)
         history = calls.fee_history(_FEE_BLOCKS, _TIP_PERCENTILE)
         tip = call(lambda eth: eth.max_priority_fee, fee, tolerates=accept_any_error)
         estimate = _estimate(_estimated(sender, target))
-        market: list[RpcCall[Any]] = [history, tip] if price is None else []
-        self._rpc.run(sequence, figures, *market, *([estimate] if estimates else []), *also)
+        self.rpc.run(sequence, figures, history, tip, *([estimate] if estimates else []), *also)
         native_units, token_units, l1_fee_units = figures.result
-        if price is None:
-            price = transactions.market_price(
-                history.result, suggested_tip=tip.result_or_none, is_rollup=deployment.gas_price_oracle is not None
-            )
-            self._market_price = time.monotonic(), price
+        price = transactions.market_price(
+            history.result, suggested_tip=tip.result_or_none, is_rollup=deployment.gas_price_oracle is not None
+        )
         return EvmDraftData(
             sequence=sequence.result, native_units=native_units, token_units=token_units, price=price,
             l1_fee_units=l1_fee_units, gas=estimate.result_or_none,
@@ -181,24 +167,17 @@ class EvmDrafter:
     def _simulate_priced(self, sender: str, target: CallTarget, readings: EvmDraftData, most_gas: int) -> EvmDraftData:
         price = readings.price
         # Nodes refuse to simulate what the sender could not pay for.
-        Shortage.check(self._native, "insufficient_gas", readings.native_units, most_gas * price.max_fee)
+        Shortage.check(self.native, "insufficient_gas", readings.native_units, most_gas * price.max_fee)
         prices: TxParams = {"maxFeePerGas": Wei(price.max_fee), "maxPriorityFeePerGas": Wei(price.tip)}
         priced: TxParams = {**_estimated(sender, target), **prices}
         estimate = _estimate(priced)
         bounded = calls.contract_call({**priced, "gas": most_gas}, bytes, tolerates=refusals.is_revert)
-        self._rpc.run(estimate, bounded)
+        self.rpc.run(estimate, bounded)
         if estimate.error is not None:
             return replace(readings, revert=refusals.revert_text(estimate.error))
         # More gas than that is refused for its cost.
         fails = bounded.error is not None and transactions.gas_limit(estimate.result) <= most_gas
         return replace(readings, gas=estimate.result, revert="execution reverted" if fails else None)
-
-    def _remembered_price(self) -> GasPrice | None:
-        """Return the price that was read within the last block time: it changes by an eighth per block at most."""
-        if self._market_price is None:
-            return None
-        read_at, price = self._market_price
-        return price if time.monotonic() - read_at < self._deployment.block_seconds else None
 
 
 def _estimated(sender: str, target: CallTarget) -> TxParams:

@@ -10,9 +10,10 @@ from typing import Any
 
 import structlog
 
-from app.adapters.evm.calls import EvmRpc, call
+from app.adapters.evm.calls import call
 from app.adapters.evm.contracts import calls as contracts
-from app.adapters.evm.contracts.deployments import EvmDeployment
+from app.adapters.evm.contracts.calls import EvmConnection
+from app.adapters.evm.contracts.deployments import MULTICALL3
 from app.adapters.evm.send import refusals
 from app.adapters.evm.send.transactions import CallTarget
 from app.adapters.jsonrpc.calls import RpcError, accept_any_error
@@ -35,21 +36,17 @@ class SimulatedEffects:
 
 
 def simulate(
-    rpc: EvmRpc,
-    deployment: EvmDeployment,
-    sender: str,
-    targets: Sequence[CallTarget],
-    *,
-    spender: str = ZERO_EVM_ADDRESS,
+    chain: EvmConnection, sender: str, targets: Sequence[CallTarget], *, spender: str = ZERO_EVM_ADDRESS
 ) -> SimulatedEffects | None:
     """Return the effects of calls in order, None if the node cannot. Raises: Rejected for a revert, Unreachable."""
+    usdc = chain.deployment.usdc
     inner = [
-        contracts.ETH_BALANCE.at(deployment.multicall3, sender),
-        contracts.BALANCE_OF.at(deployment.usdc, sender),
-        contracts.ALLOWANCE.at(deployment.usdc, sender, spender),
-        contracts.ETH_BALANCE.at(deployment.multicall3, spender),
+        contracts.ETH_BALANCE.at(MULTICALL3, sender),
+        contracts.BALANCE_OF.at(usdc, sender),
+        contracts.ALLOWANCE.at(usdc, sender, spender),
+        contracts.ETH_BALANCE.at(MULTICALL3, spender),
     ]
-    probe = _called(CallTarget(deployment.multicall3, 0, contracts.aggregate_data(inner)), sender)
+    probe = _called(CallTarget(MULTICALL3, 0, contracts.aggregate_data(inner)), sender)
     # A node that charges the calls charges the sender's probes too: the first two show how much.
     entries = [probe, probe, *(_called(each, sender) for each in targets), probe]
     payload: Any = {"blockStateCalls": [{"calls": entries}], "validation": False}
@@ -62,7 +59,7 @@ def simulate(
         return results[2:-1], balances
 
     simulated = call(lambda eth: eth.simulate_v1(payload, "latest"), read, tolerates=accept_any_error)
-    rpc.run(simulated)
+    chain.rpc.run(simulated)
     if simulated.error is not None:
         return None
     results, (first, before, after) = simulated.result
@@ -73,11 +70,9 @@ def simulate(
     return SimulatedEffects(native + first[0] - before[0], usdc, after[2], added, before[3])
 
 
-def assert_takes_ether(
-    rpc: EvmRpc, deployment: EvmDeployment, sender: str, target: CallTarget, *, max_fee_units: int
-) -> None:
+def assert_takes_ether(chain: EvmConnection, sender: str, target: CallTarget, *, max_fee_units: int) -> None:
     """Check that a call takes its value, perhaps a fee, and nothing else. Raises: Rejected("unsafe_instructions")."""
-    effects = simulate(rpc, deployment, sender, [target], spender=target.to)
+    effects = simulate(chain, sender, [target], spender=target.to)
     if effects is not None and (
         not target.value_units <= -effects.native_units <= target.value_units + max_fee_units
         or effects.usdc_units != 0

@@ -12,10 +12,10 @@ from typing import Any, Self
 import structlog
 
 from app.adapters.evm import calls
-from app.adapters.evm.calls import EventLog, EvmRpc, read_logs
+from app.adapters.evm.calls import EventLog, read_logs
 from app.adapters.evm.contracts import calls as contracts
-from app.adapters.evm.contracts.calls import Function, MulticallItem
-from app.adapters.evm.contracts.deployments import PERMIT2, EvmDeployment
+from app.adapters.evm.contracts.calls import EvmConnection, Function, MulticallItem
+from app.adapters.evm.contracts.deployments import MULTICALL3, PERMIT2
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.ports.chain import BlockRef, Terms, TransactionOutcome, TransactionStatus
@@ -68,31 +68,28 @@ class OpenAuthorization:
         return bool(state if self.permit2_recipient is None else state >> self.nonce[-1] & 1)
 
 
-class AuthorizationPoller:
-    def __init__(self, rpc: EvmRpc, deployment: EvmDeployment) -> None:
-        self._rpc = rpc
-        self._usdc = deployment.usdc
-        self._multicall = deployment.multicall3
-
-    def outcomes(self, authorizations: Mapping[str, OpenAuthorization]) -> Mapping[str, TransactionOutcome]:
+class AuthorizationPoller(EvmConnection):
+    def _authorization_outcomes(
+        self, authorizations: Mapping[str, OpenAuthorization]
+    ) -> Mapping[str, TransactionOutcome]:
         """Return outcomes by the same keys. Raises: Unreachable."""
         found: dict[str, TransactionOutcome] = {}
         entries = list(authorizations.items())
         for start in range(0, len(entries), _PER_CALL):
             # One endpoint for all evidence: another may lag behind.
-            found |= self._rpc.run_on_first(partial(self._outcomes, dict(entries[start : start + _PER_CALL])))
+            found |= self.rpc.run_on_first(partial(self._use_outcomes, dict(entries[start : start + _PER_CALL])))
         return found
 
-    def _outcomes(
+    def _use_outcomes(
         self, authorizations: Mapping[str, OpenAuthorization], endpoint: RpcEndpoint
     ) -> Mapping[str, TransactionOutcome]:
         opened = authorizations.values()
         tag: str | int = "finalized"
-        now, final, head = self._read(opened, "latest"), self._read(opened, tag), calls.head()
+        now, final, head = self._states(opened, "latest"), self._states(opened, tag), calls.head()
         endpoint.run([now, final, head])
         if final.error is not None and head.result >= _FINAL_DEPTH:
             tag = head.result - _FINAL_DEPTH
-            final = self._read(opened, tag)
+            final = self._states(opened, tag)
             endpoint.run([final])
         if now.error is not None:
             return dict.fromkeys(authorizations, _WAITING)
@@ -113,11 +110,11 @@ class AuthorizationPoller:
                 outcomes[key] = _WAITING
         return outcomes
 
-    def _read(self, authorizations: Collection[OpenAuthorization], block: str | int) -> RpcCall[tuple[Any, ...]]:
+    def _states(self, authorizations: Collection[OpenAuthorization], block: str | int) -> RpcCall[tuple[Any, ...]]:
         """Return the call for a block's time, and the state of each authorization there."""
-        items = [each.state_at(self._usdc) for each in authorizations]
-        time = contracts.BLOCK_TIMESTAMP.at(self._multicall)
-        return contracts.multicall(self._multicall, [time, *items], block, tolerates=accept_any_error)
+        items = [each.state_at(self.deployment.usdc) for each in authorizations]
+        time = contracts.BLOCK_TIMESTAMP.at(MULTICALL3)
+        return contracts.multicall([time, *items], block, tolerates=accept_any_error)
 
     def _uses(
         self, endpoint: RpcEndpoint, authorizations: Collection[OpenAuthorization], head: RpcCall[int]
@@ -161,7 +158,7 @@ class AuthorizationPoller:
             return
         # A reorg may have moved a use below the head that was read before it was signed.
         first = max(0, min(each.since_block for each in authorizations) - _FINAL_DEPTH)
-        for _until, logs in read_logs(endpoint, self._usdc, topics, first=first, last=head.result):
+        for _until, logs in read_logs(endpoint, self.deployment.usdc, topics, first=first, last=head.result):
             yield from logs
 
 

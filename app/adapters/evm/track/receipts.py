@@ -8,14 +8,15 @@ A restored database does not know what used a nonce. A node returns how many tra
 block, and a binary search finds the block. A node that keeps no old states finds only the latest nonces.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from app.adapters.evm import calls
-from app.adapters.evm.calls import MAX_BATCH, EvmRpc, RpcTransaction, TransactionReceipt
+from app.adapters.evm.calls import MAX_BATCH, RpcTransaction, TransactionReceipt
 from app.adapters.evm.contracts import calls as contracts
-from app.adapters.evm.contracts.calls import TRANSFER_EVENT, ContractEvent
+from app.adapters.evm.contracts.calls import TRANSFER_EVENT, ContractEvent, EvmConnection
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.send import transactions
 from app.adapters.evm.send.transactions import CallTarget, FeeTerms, GasPrice
@@ -41,12 +42,7 @@ _SAFE_DEPTH = 64
 """Where a node does not support the tag `safe`: two epochs of Ethereum, after which its blocks are final."""
 
 
-class EvmReceiptPoller:
-    def __init__(self, rpc: EvmRpc, deployment: EvmDeployment) -> None:
-        self._rpc = rpc
-        self._deployment = deployment
-        self._authorizations = AuthorizationPoller(rpc, deployment)
-
+class EvmReceiptPoller(AuthorizationPoller):
     def outcomes(
         self, queries: Sequence[TransactionQuery], *, landed_only: bool = False
     ) -> Mapping[str, TransactionOutcome]:
@@ -56,74 +52,79 @@ class EvmReceiptPoller:
         queries = [query for query in queries if query.key not in authorizations]
         return {
             **self._transaction_outcomes(queries, landed_only=landed_only),
-            **self._authorizations.outcomes(authorizations),
+            **self._authorization_outcomes(authorizations),
         }
 
     def _transaction_outcomes(
         self, queries: Sequence[TransactionQuery], *, landed_only: bool
     ) -> Mapping[str, TransactionOutcome]:
-        found = {watch.key: TransactionOutcome(TransactionStatus.WAITING) for watch in queries}
-        possible = queries if landed_only or not queries else self._with_used_nonce(queries)
+        found = {query.key: TransactionOutcome(TransactionStatus.WAITING) for query in queries}
+        possible = queries if landed_only else self._with_used_nonce(queries)
         if not possible:
             return found
-        # The head is read after the receipts, so that it is not below their blocks, and in the same request if
-        # possible: a single movement that has landed is settled with one request less.
-        head = calls.head()
-        fits_in_batch = sum(len(watch.tx_hashes) for watch in possible) % MAX_BATCH != 0
-        receipts = _receipt_calls(possible)
-        self._rpc.run(*(call for _, call in receipts), *([head] if fits_in_batch else []))
-        landed, unmined = _split_by_receipt(possible, receipts)
-        head_calls = [head] if landed and not fits_in_batch else []
-        senders = set() if landed_only else {watch.sender for watch in unmined}
-        counts = self._safe_counts(senders, *head_calls)
-        if landed:
-            found |= self._final_outcomes(landed, queries, head=head.result)
-        for query_group in _groups([watch for watch in unmined if _is_nonce_used(watch, counts)]):
-            # By the evidence of one endpoint: its count proves nothing about another, which may lag.
-            mined, void, newest = self._rpc.run_on_first(partial(_finalized_evidence, queries=query_group))
-            found |= dict.fromkeys(void, TransactionOutcome(TransactionStatus.VOID))
-            found |= self._final_outcomes(mined, query_group, head=newest)
+        receipts, head = {query.key: _receipt_calls(query) for query in possible}, calls.head()
+        # The head is read after the receipts, so that it is not below their blocks.
+        self.rpc.run(*chain.from_iterable(receipts.values()), head)
+        unmined = []
+        for query in possible:
+            outcome = self._landed(query, receipts[query.key], head)
+            found[query.key] = outcome or found[query.key]
+            is_readable = not any(call.error for call in receipts[query.key])
+            if outcome is None and is_readable and not landed_only and query.sequence is not None:
+                unmined.append(query)
+        # With the head and the chain's identity, the calls for a group fit into one HTTP request.
+        size = max(1, (MAX_BATCH - 2) // (1 + max((len(query.tx_hashes) for query in unmined), default=0)))
+        for start in range(0, len(unmined), size):
+            found |= self.rpc.run_on_first(partial(self._evidence, unmined[start : start + size]))
         return found
 
     def orphaned_blocks(self, blocks: Sequence[BlockRef]) -> tuple[frozenset[BlockRef], int]:
         """Return removed blocks, none beyond a head that may lag, and the newest `safe` number. Raises: Unreachable."""
         safe = calls.header_or_none("safe", tolerates=accept_any_error)
         canonical = {number: calls.header_or_none(number) for number in {ref.number for ref in blocks}}
-        self._rpc.run(safe, *canonical.values())
+        self.rpc.run(safe, *canonical.values())
         orphaned = frozenset(
             ref for ref in blocks if (now := canonical[ref.number].result) is not None and now.hash != ref.hash
         )
         if safe.error is None and safe.result is not None:
             return orphaned, safe.result.number
-        return orphaned, max(self._rpc.ask(calls.head()) - _SAFE_DEPTH, 0)
+        return orphaned, max(self.rpc.ask(calls.head()) - _SAFE_DEPTH, 0)
 
     def _with_used_nonce(self, queries: Sequence[TransactionQuery]) -> Sequence[TransactionQuery]:
         """Return the queries with a nonce that was used by the newest block. Raises: Unreachable."""
-        counts = {sender: calls.nonce(sender) for sender in sorted({watch.sender for watch in queries})}
-        self._rpc.run(*counts.values())
-        used = {sender: call.result for sender, call in counts.items()}
-        return [watch for watch in queries if watch.sequence is None or _is_nonce_used(watch, used)]
+        counts = {sender: calls.nonce(sender) for sender in sorted({query.sender for query in queries})}
+        self.rpc.run(*counts.values())
+        return [query for query in queries if query.sequence is None or _is_used(query, counts[query.sender])]
 
-    def _safe_counts(self, senders: Iterable[str], *also: RpcCall[int]) -> Mapping[str, int]:
-        counts = _nonces(senders, "safe")
-        self._rpc.run(*counts.values(), *also)
-        if any(call.error for call in counts.values()):
-            head = self._rpc.ask(calls.head())
-            if head < _SAFE_DEPTH:
-                return {}
-            counts = _nonces(senders, head - _SAFE_DEPTH)
-            self._rpc.run(*counts.values())
-        return _results(counts)
+    def _evidence(self, queries: Sequence[TransactionQuery], endpoint: RpcEndpoint) -> Mapping[str, TransactionOutcome]:
+        """Return the outcomes that one endpoint proves. Raises: EndpointError.
 
-    def _final_outcomes(
-        self, landed: Mapping[str, TransactionReceipt], queries: Sequence[TransactionQuery], *, head: int
-    ) -> Mapping[str, TransactionOutcome]:
-        return {
-            watch.key: self._outcome(watch, landed[watch.key], head=head) for watch in queries if watch.key in landed
-        }
+        Only receipts that are read after the count, and from the same endpoint, prove that none of our transactions
+        used the nonce; in one request, also one node of a pool answers.
+        """
+        counts = _counts(queries, "safe")
+        receipts, head = {query.key: _receipt_calls(query) for query in queries}, calls.head()
+        after: list[RpcCall[Any]] = [*chain.from_iterable(receipts.values()), head]
+        endpoint.run([*counts.values(), *after])
+        if any(count.error for count in counts.values()) and head.result >= _SAFE_DEPTH:
+            counts = _counts(queries, head.result - _SAFE_DEPTH)
+            endpoint.run([*counts.values(), *after])
+        proven = {}
+        for query in queries:
+            if landed := self._landed(query, receipts[query.key], head):
+                proven[query.key] = landed
+            elif _is_used(query, counts[query.sender]) and not any(call.error for call in receipts[query.key]):
+                proven[query.key] = TransactionOutcome(TransactionStatus.VOID)
+        return proven
+
+    def _landed(
+        self, query: TransactionQuery, receipts: Sequence[RpcCall[TransactionReceipt | None]], head: RpcCall[int]
+    ) -> TransactionOutcome | None:
+        found = next((receipt for call in receipts if (receipt := call.result_or_none) is not None), None)
+        return None if found is None else self._outcome(query, found, head=head.result)
 
     def _outcome(self, query: TransactionQuery, receipt: TransactionReceipt, *, head: int) -> TransactionOutcome:
-        has_l1_fee = self._deployment.gas_price_oracle is not None
+        has_l1_fee = self.deployment.gas_price_oracle is not None
         l1_fee = receipt.l1_fee_units if has_l1_fee else 0
         return TransactionOutcome(
             status=TransactionStatus.SUCCEEDED if receipt.succeeded else TransactionStatus.REVERTED,
@@ -134,7 +135,7 @@ class EvmReceiptPoller:
             fee_units=None if l1_fee is None else receipt.gas_used * receipt.gas_price_units + l1_fee,
             received_units=None
             if query.expected_token is None
-            else _swap_output(receipt, query.sender, query.expected_token, deployment=self._deployment),
+            else _swap_output(receipt, query.sender, query.expected_token, deployment=self.deployment),
         )
 
 
@@ -151,90 +152,24 @@ def _swap_output(receipt: TransactionReceipt, owner: str, token: Token, *, deplo
     return max(received, 0)
 
 
-def _finalized_evidence(
-    endpoint: RpcEndpoint, queries: Sequence[TransactionQuery]
-) -> tuple[Mapping[str, TransactionReceipt], Sequence[str], int]:
-    """Return receipts by query, the keys of void queries, and the head. Raises: EndpointError.
-
-    Only receipts that are read after the count, and from the same endpoint, prove that none of our transactions used
-    the nonce.
-    """
-    senders = {watch.sender for watch in queries}
-    counts = _nonces(senders, "safe")
-    receipts = _receipt_calls(queries)
-    head = calls.head()
-    after: list[RpcCall[Any]] = [*(call for _, call in receipts), head]
-    endpoint.run([*counts.values(), *after])
-    if any(call.error for call in counts.values()):
-        depth = head.result - _SAFE_DEPTH
-        counts = _nonces(senders, depth) if depth >= 0 else {}
-        endpoint.run([*counts.values(), *after])
-    used = _results(counts)
-    landed, unused = _split_by_receipt(queries, receipts)
-    return landed, [watch.key for watch in unused if _is_nonce_used(watch, used)], head.result
+def _receipt_calls(query: TransactionQuery) -> list[RpcCall[TransactionReceipt | None]]:
+    return [calls.receipt(tx_hash, tolerates=accept_any_error) for tx_hash in query.tx_hashes]
 
 
-def _groups(queries: Sequence[TransactionQuery]) -> Iterator[Sequence[TransactionQuery]]:
-    """Split queries so that all calls of a group fit into one HTTP request."""
-    group: list[TransactionQuery] = []
-    capacity = MAX_BATCH
-    for watch in queries:
-        # A count for its sender and a receipt for each hash; the head and a first call's identity take two.
-        needed = 1 + len(watch.tx_hashes)
-        if group and needed + 2 > capacity:
-            yield group
-            group, capacity = [], MAX_BATCH
-        group.append(watch)
-        capacity -= needed
-    if group:
-        yield group
+def _counts(queries: Sequence[TransactionQuery], block: str | int) -> Mapping[str, RpcCall[int]]:
+    return {query.sender: calls.nonce(query.sender, block, tolerates=accept_any_error) for query in queries}
 
 
-def _is_nonce_used(query: TransactionQuery, counts: Mapping[str, int]) -> bool:
-    return query.sequence is not None and counts.get(query.sender, 0) > query.sequence
+def _is_used(query: TransactionQuery, count: RpcCall[int]) -> bool:
+    return query.sequence is not None and (count.result_or_none or 0) > query.sequence
 
 
-def _split_by_receipt(
-    queries: Sequence[TransactionQuery], receipts: Sequence[tuple[TransactionQuery, RpcCall[TransactionReceipt | None]]]
-) -> tuple[dict[str, TransactionReceipt], list[TransactionQuery]]:
-    landed: dict[str, TransactionReceipt] = {}
-    unclear: set[str] = set()
-    for watch, receipt in receipts:
-        if receipt.error is not None:
-            unclear.add(watch.key)
-        elif receipt.result is not None:
-            landed[watch.key] = receipt.result
-    decided = landed.keys() | unclear
-    return landed, [watch for watch in queries if watch.key not in decided]
-
-
-def _receipt_calls(
-    queries: Sequence[TransactionQuery],
-) -> list[tuple[TransactionQuery, RpcCall[TransactionReceipt | None]]]:
-    return [
-        (watch, calls.receipt(tx_hash, tolerates=accept_any_error)) for watch in queries for tx_hash in watch.tx_hashes
-    ]
-
-
-def _nonces(senders: Iterable[str], block: str | int) -> Mapping[str, RpcCall[int]]:
-    return {sender: calls.nonce(sender, block, tolerates=accept_any_error) for sender in sorted(senders)}
-
-
-def _results(counts: Mapping[str, RpcCall[int]]) -> Mapping[str, int]:
-    return {sender: call.result for sender, call in counts.items() if call.error is None}
-
-
-class NonceHistoryReader:
-    def __init__(self, rpc: EvmRpc, deployment: EvmDeployment, native_token: Token) -> None:
-        self._rpc = rpc
-        self._deployment = deployment
-        self._native = native_token
-
+class NonceHistoryReader(EvmConnection):
     def transaction_counts(self, addresses: Sequence[str]) -> Mapping[str, int]:
         """Return the highest counts of all endpoints: one that lags would hide what was sent. Raises: Unreachable."""
         if not addresses:
             return {}
-        counts = list(self._rpc.run_on_each(lambda endpoint: _latest_counts(endpoint, addresses)))
+        counts = list(self.rpc.run_on_each(lambda endpoint: _latest_counts(endpoint, addresses)))
         if not counts:
             raise Unreachable("chain_unreachable")
         return dict(zip(addresses, map(max, *counts, [0] * len(addresses)), strict=True))
@@ -245,7 +180,7 @@ class NonceHistoryReader:
         best: SentTransaction | None = None
         answered = False
         # An endpoint may lag, keep no old states, or omit fields: another one may have everything.
-        for sent in self._rpc.run_on_each(lambda endpoint: self._find(endpoint, sender, sequence, expected)):
+        for sent in self.rpc.run_on_each(lambda endpoint: self._find_at_nonce(endpoint, sender, sequence, expected)):
             answered = True
             best = sent or best
             if sent is not None and (sent.raw is not None or sent.nonce_use is NonceUse.OTHER):
@@ -254,7 +189,7 @@ class NonceHistoryReader:
             raise Unreachable("chain_unreachable")
         return best
 
-    def _find(
+    def _find_at_nonce(
         self, endpoint: RpcEndpoint, sender: str, sequence: int, expected: StoredTransaction | None
     ) -> SentTransaction | None:
         found = _find_by_nonce(endpoint, sender, sequence)
@@ -263,19 +198,19 @@ class NonceHistoryReader:
         target = CallTarget(found.recipient or "", found.value_units, found.data)
         recipient, amount = found.recipient, None
         if not found.data:
-            amount = TokenAmount(found.value_units, self._native)
-        elif found.recipient == self._deployment.usdc and (moved := contracts.read_transfer(found.data)):
+            amount = TokenAmount(found.value_units, self.native)
+        elif found.recipient == self.deployment.usdc and (moved := contracts.read_transfer(found.data)):
             recipient, amount = moved[0], TokenAmount(moved[1], USDC)
         nonce_use = NonceUse.OTHER
         if target == CallTarget(sender, 0, b""):
             nonce_use = NonceUse.NOTHING
         elif expected is not None and target == transactions.target_of(
-            expected.intent, expected.terms, usdc=self._deployment.usdc
+            expected.intent, expected.terms, usdc=self.deployment.usdc
         ):
             nonce_use = NonceUse.SAME
-        return SentTransaction(found.tx_hash, recipient, amount, nonce_use, *self._raw(found, target))
+        return SentTransaction(found.tx_hash, recipient, amount, nonce_use, *self._signed_bytes(found, target))
 
-    def _raw(self, found: RpcTransaction, target: CallTarget) -> tuple[bytes | None, Terms | None]:
+    def _signed_bytes(self, found: RpcTransaction, target: CallTarget) -> tuple[bytes | None, Terms | None]:
         """Reassemble the signed bytes, with their terms; None if they do not have the form that we sign."""
         fields = found.model_extra or {}
         try:
@@ -283,7 +218,7 @@ class NonceHistoryReader:
             fee = FeeTerms(fields["gas"], price, l1_fee_units=0)
             y_parity = fields["v"] if fields.get("yParity") is None else fields["yParity"]
             signature = y_parity, int.from_bytes(fields["r"]), int.from_bytes(fields["s"])
-            unsigned = transactions.fields_of(self._deployment.chain_id, found.nonce, fee, target)
+            unsigned = transactions.fields_of(self.deployment.chain_id, found.nonce, fee, target)
             raw = transactions.encode_signed(unsigned, *signature)
         except Exception:  # of any class, by what the node has sent
             return None, None

@@ -13,6 +13,7 @@ from app.adapters.evm.calls import EventLog, TransactionReceipt, read_logs
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.calls import Function
+from app.adapters.evm.contracts.deployments import MULTICALL3
 from app.adapters.evm.send import refusals
 from app.adapters.evm.send.transactions import CallTarget, FeeTerms
 from app.adapters.evm.x402 import known_wallets, payments
@@ -50,9 +51,8 @@ class EvmFacilitator:
         self.name = chain.name
         self._rpc = chain.rpc
         self._usdc = deployment.usdc
-        self._multicall = deployment.multicall3
         self._confirmations = confirmations
-        self._drafter = chain.drafter
+        self._chain = chain
         self._domain = payments.usdc_domain(deployment)
         self.asset = payments.usdc_asset(deployment)
         self.metered = UptoScheme(chain)
@@ -93,7 +93,7 @@ class EvmFacilitator:
         if not is_deployed:
             inner.insert(0, self._deployment_call(authorization.terms))
         sent: TxParams = {
-            "to": self._multicall, "data": contracts.AGGREGATE.encode(inner), "gas": _MAX_DEPLOYMENT_GAS
+            "to": MULTICALL3, "data": contracts.AGGREGATE.encode(inner), "gas": _MAX_DEPLOYMENT_GAS
         }  # fmt: skip
         asked = calls.contract_call(
             sent, lambda data: contracts.AGGREGATE.decode_result(data)[-1], tolerates=refusals.is_revert
@@ -110,9 +110,9 @@ class EvmFacilitator:
         inner = [
             contracts.AUTHORIZATION_STATE.at(self._usdc, terms["from"], _nonce(authorization)),
             contracts.BALANCE_OF.at(self._usdc, authorization.payer),
-            contracts.BLOCK_TIMESTAMP.at(self._multicall),
+            contracts.BLOCK_TIMESTAMP.at(MULTICALL3),
         ]
-        reading = contracts.multicall(self._multicall, inner)
+        reading = contracts.multicall(inner)
         account = self._payer_code(terms)
         self._rpc.run(reading, *account)
         is_used, balance, block_time = reading.result
@@ -132,7 +132,7 @@ class EvmFacilitator:
         last = min(int(str(terms["valid_before"])) - 1, _MAX_DEADLINE)
         call = replace(target, valid_until=last)
         try:
-            draft = self._drafter.draft_submission(settler, call, most_gas=max_gas if is_risky else None)
+            draft = self._chain.draft_submission(settler, call, most_gas=max_gas if is_risky else None)
         except Rejected as error:
             if is_contract and error.reason == "simulation_failed":
                 raise Rejected(_INVALID_SIGNATURE) from None
@@ -147,7 +147,7 @@ class EvmFacilitator:
     def settlement_capacity(self, settler: str, recipient: str) -> SettlementCapacity:
         """Read the settlement address's ether and a submission's cost with its L1 data fee. Raises: Unreachable."""
         submission = CallTarget(self._usdc, 0, payments.SAMPLE_CALL)
-        readings = self._drafter.read(settler, submission, estimates=False)
+        readings = self._chain.read_costs(settler, submission, estimates=False)
         price, l1_fee_units = readings.price, readings.l1_fee_units
         most = FeeTerms(_TYPICAL_GAS_LIMIT, price, l1_fee_units).max_units
         # The market's price survives six full blocks; what is paid is about half of it.
@@ -189,7 +189,7 @@ class EvmFacilitator:
             raise Rejected(_INVALID_SIGNATURE)
         if isinstance(owner, int):
             reading = known_wallets.OWNER_AT_INDEX.at(str(terms["from"]), owner, may_fail=True)
-            (at_index,) = self._rpc.ask(contracts.multicall(self._multicall, [reading]))
+            (at_index,) = self._rpc.ask(contracts.multicall([reading]))
             owner = bytes(at_index or b"")
         address = None if owner is None else known_wallets.contract_owner(owner)
         if address is not None and self._rpc.ask(calls.code(address)):
@@ -206,7 +206,7 @@ class EvmFacilitator:
         if is_deployed:
             return submission, int(str(terms.get("max_gas", _MAX_GAS)))
         inner = [self._deployment_call(terms), (submission.to, False, submission.data)]
-        return CallTarget(self._multicall, 0, contracts.AGGREGATE.encode(inner)), _MAX_DEPLOYMENT_GAS
+        return CallTarget(MULTICALL3, 0, contracts.AGGREGATE.encode(inner)), _MAX_DEPLOYMENT_GAS
 
     def _incoming_payment(self, endpoint: RpcEndpoint, tx_hash: str, recipient: str) -> IncomingPayment | None:
         found, head = calls.receipt(tx_hash), calls.head()

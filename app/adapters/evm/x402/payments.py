@@ -96,15 +96,7 @@ _Signature = Annotated[
 ]
 
 
-class SignedAuthorization(ForeignModel):
-    payer: Address = _of("from")
-    recipient: Address = _of("to")
-    units: U256Digits = _of("value")
-    valid_after: U256Digits = _of("validAfter")
-    valid_before: U256Digits = _of("validBefore")
-    nonce_text: _Hash = _of("nonce")
-    signature: _Signature
-
+class ClientPayload(ForeignModel):
     @classmethod
     def of_payload(cls, payload: Mapping[str, Any]) -> Self:
         """Parse a client's payload. Raises: Rejected("invalid_payload")."""
@@ -112,6 +104,16 @@ class SignedAuthorization(ForeignModel):
             return cls.read(payload)
         except MalformedResponseError:
             raise Rejected("invalid_payload") from None
+
+
+class SignedAuthorization(ClientPayload):
+    payer: Address = _of("from")
+    recipient: Address = _of("to")
+    units: U256Digits = _of("value")
+    valid_after: U256Digits = _of("validAfter")
+    valid_before: U256Digits = _of("validBefore")
+    nonce_text: _Hash = _of("nonce")
+    signature: _Signature
 
     @property
     def nonce(self) -> bytes:
@@ -248,7 +250,7 @@ class EvmPaymentSigner:
             return {}
         usdc = self._deployment.usdc
         inner = [contracts.ALLOWANCE.at(usdc, intent.payer, PERMIT2), contracts.PERMIT_NONCE.at(usdc, intent.payer)]
-        allowance, permit_nonce = self._chain.rpc.ask(contracts.multicall(self._deployment.multicall3, inner))
+        allowance, permit_nonce = self._chain.rpc.ask(contracts.multicall(inner))
         if allowance >= intent.units:
             return {}
         if SPONSORING not in intent.extensions:

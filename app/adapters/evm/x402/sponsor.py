@@ -7,6 +7,7 @@ from web3.types import StateOverride, TxParams, Wei
 from app.adapters.evm import calls
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.contracts import calls as contracts
+from app.adapters.evm.contracts.deployments import MULTICALL3
 from app.adapters.evm.send import refusals
 from app.adapters.evm.send.transactions import CallTarget, FeeTerms
 from app.adapters.evm.x402 import payments
@@ -28,16 +29,15 @@ _GAS_LIMIT = 260_000
 class EvmTransferSponsor:
     def __init__(self, chain: EvmChain) -> None:
         self._chain = chain
-        self._usdc, self._multicall = chain.deployment.usdc, chain.deployment.multicall3
+        self._usdc = chain.deployment.usdc
         self._native = native(chain.name)
-        self._drafter = chain.drafter
         self._signer = EvmPaymentSigner(chain)
 
     def draft(self, transfer: SponsoredTransfer) -> SponsoredDraft:
         submitter = transfer.sponsor.submitter
         # The nonce is read before the balance: what is signed in between counts as unmined.
         sequence, head = calls.nonce(transfer.sender), calls.head()
-        balance = contracts.multicall(self._multicall, [contracts.BALANCE_OF.at(self._usdc, transfer.sender)])
+        balance = contracts.multicall([contracts.BALANCE_OF.at(self._usdc, transfer.sender)])
         paying = contracts.TRANSFER.encode(transfer.recipient, transfer.units)
         sent: TxParams = {"from": transfer.sender, "to": self._usdc, "data": paying}
         # Some nodes simulate no call of a sender without ether.
@@ -50,14 +50,14 @@ class EvmTransferSponsor:
         if simulated.error is not None:
             raise Rejected("simulation_failed", details={"revert": refusals.revert_text(simulated.error) or ""})
         sample = self._target(payments.SAMPLE_CALL, payments.SAMPLE_CALL)
-        readings = self._drafter.read(submitter, sample, estimates=False)
+        readings = self._chain.read_costs(submitter, sample, estimates=False)
         fee_terms = FeeTerms(_GAS_LIMIT, readings.price, readings.l1_fee_units)
         if readings.native_units < fee_terms.max_units:
             raise Rejected("gas_unavailable")
         # The price of the draft survives six full blocks; what is paid is about half of it.
         cost = _USUAL_GAS * (readings.price.max_fee + readings.price.tip) // 2 + readings.l1_fee_units
-        intent = TransferIntent(submitter, self._multicall, TokenAmount(0, self._native))
-        submission = self._drafter.affordable(intent, readings, fee_terms, {})
+        intent = TransferIntent(submitter, MULTICALL3, TokenAmount(0, self._native))
+        submission = self._chain.affordable(intent, readings, fee_terms, {})
         submission = replace(submission, recipient_is=CONTRACT if code.result else None)
         funds = AvailableFunds(token_units, sequence.result, head.result)
         return SponsoredDraft(transfer, TokenAmount(cost, self._native), funds, submission)
@@ -81,4 +81,4 @@ class EvmTransferSponsor:
     def _target(self, paying: bytes, *fees: bytes) -> CallTarget:
         # A fee that someone else has submitted already must not prevent the transfer.
         inner = [(self._usdc, False, paying), *((self._usdc, True, fee) for fee in fees)]
-        return CallTarget(self._multicall, 0, contracts.AGGREGATE.encode(inner))
+        return CallTarget(MULTICALL3, 0, contracts.AGGREGATE.encode(inner))

@@ -8,7 +8,7 @@ Format and refusals' tokens: x402's `specs/schemes/upto/scheme_upto_evm.md`.
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 from pydantic import AliasPath, Field, StringConstraints
 
@@ -21,7 +21,7 @@ from app.adapters.evm.send.transactions import CallTarget, FeeTerms
 from app.adapters.evm.signatures import SigningDomain
 from app.adapters.evm.track.authorizations import NONCE_BITMAP
 from app.adapters.evm.x402 import payments
-from app.core.foreign import ForeignModel, MalformedResponseError, U256Digits
+from app.core.foreign import ForeignModel, U256Digits
 from app.core.strict_json import parse_response
 from app.ports.chain import TransactionDraft
 from app.ports.errors import Rejected
@@ -51,7 +51,7 @@ class _SignedAllowance(ForeignModel):
     signature: _KeySignature
 
 
-class _SignedMaximum(ForeignModel):
+class _SignedMaximum(payments.ClientPayload):
     payer: payments.Address = _of("from")
     token: payments.Address = _of("permitted", "token")
     units: U256Digits = _of("permitted", "amount")
@@ -63,14 +63,6 @@ class _SignedMaximum(ForeignModel):
     valid_after: U256Digits = _of("witness", "validAfter")
     signature: _KeySignature
     allowance: _SignedAllowance | None = Field(None, validation_alias=AliasPath(payments.SPONSORING, "info"))
-
-    @classmethod
-    def of_payload(cls, payload: Any) -> Self:
-        """Parse a client's payload. Raises: Rejected("invalid_payload")."""
-        try:
-            return cls.read(payload)
-        except MalformedResponseError:
-            raise Rejected("invalid_payload") from None
 
     def is_signed_by_key(self, chain_id: int) -> bool:
         permitted, witness = {"token": self.token, "amount": self.units}, self._witness()
@@ -131,7 +123,7 @@ class UptoScheme:
             contracts.BALANCE_OF.at(usdc, payer),
             contracts.ALLOWANCE.at(usdc, payer, PERMIT2),
         ]
-        reading, code = contracts.multicall(self._chain.deployment.multicall3, inner), calls.code(payer)
+        reading, code = contracts.multicall(inner), calls.code(payer)
         self._chain.rpc.run(reading, code)
         used, balance, allowance = reading.result
         # Permit2 asks the code of an account, if it has any, whether the signature is valid: its answer can change.
@@ -148,7 +140,7 @@ class UptoScheme:
             allowance = signed.allowance.units
         call = signed.call(units, with_allowance=with_allowance)
         target = CallTarget(X402_UPTO_PROXY, 0, call, valid_until=int(str(authorization.terms["deadline"])))
-        draft = self._chain.drafter.draft_submission(settler, target)
+        draft = self._chain.draft_submission(settler, target)
         if FeeTerms.from_terms(draft.terms).gas > _MAX_GAS:
             raise Rejected("submission_too_costly")
         return replace(draft, payer_units=min(balance, allowance))

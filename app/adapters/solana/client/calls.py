@@ -87,6 +87,16 @@ class SolanaRpc(JsonRpc):
         )
 
 
+class SolanaConnection:
+    """The endpoints of a cluster and its USDC, as the parts of `SolanaChain` use them."""
+
+    def __init__(self, rpc: SolanaRpc, mint: Pubkey, level: CommitmentLevel) -> None:
+        """Store also the level at which movements count as landed, and of which balances are."""
+        self.rpc = rpc
+        self.mint = mint
+        self.level = level
+
+
 def accounts(
     keys: Sequence[Pubkey], level: CommitmentLevel, *, at_least: int | None = None
 ) -> SolanaRpcCall[wire.Accounts]:

@@ -27,6 +27,7 @@ F = TypeVar("F", bound="_Found[Any]")
 L = TypeVar("L", bound="LandedTransaction")
 
 LEVELS = ("processed", "confirmed", "finalized")
+"""By their numbers as `CommitmentLevel`."""
 
 _MAX_ESTIMATE = 2**53
 _MAX_DATA_CHARACTERS = 14_000

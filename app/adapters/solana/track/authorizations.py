@@ -15,12 +15,13 @@ from typing import Any, Self
 
 import structlog
 from solders.commitment_config import CommitmentLevel
+from solders.pubkey import Pubkey
 from solders.rpc.requests import GetFirstAvailableBlock
 
 from app.adapters.jsonrpc.calls import EndpointError
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.solana.client import calls
-from app.adapters.solana.client.calls import MAX_LARGE_BATCH, SolanaRpc, SolanaRpcCall
+from app.adapters.solana.client.calls import MAX_LARGE_BATCH, SolanaConnection, SolanaRpc, SolanaRpcCall
 from app.adapters.solana.client.wire import EpochInfo, LandedTransaction, number
 from app.adapters.solana.track import account_history
 from app.ports.chain import Terms, TransactionQuery
@@ -123,27 +124,27 @@ class _Walk:
         return is_within and self.started is not None and transfer.has_expired(self.started)
 
 
-class SponsoredTransferPoller:
-    def __init__(self, rpc: SolanaRpc) -> None:
-        self._rpc = rpc
+class SponsoredTransferPoller(SolanaConnection):
+    def __init__(self, rpc: SolanaRpc, mint: Pubkey, level: CommitmentLevel) -> None:
+        super().__init__(rpc, mint, level)
         # What a hash stands for never changes; None of it is evidence that a transaction landed.
         self._signatures: dict[str, frozenset[str]] = {}
         # Histories that are too long for one pass. Another process reads them from the newest end again.
         self._walks: dict[tuple[RpcEndpoint, str], _Walk] = {}
 
-    def search(
+    def _search_payments(
         self, payments: Sequence[OpenPayment], *, landed_only: bool
     ) -> tuple[Mapping[str, str], Collection[str]]:
         """Return the hashes of what landed, and what never can, by the payments' keys. Raises: Unreachable."""
         if not payments:
             return {}, ()
-        view = self._rpc.run_on_first(lambda endpoint: self._histories(endpoint, payments, CommitmentLevel.Confirmed))
+        view = self.rpc.run_on_first(lambda endpoint: self._histories(endpoint, payments, CommitmentLevel.Confirmed))
         found = dict(view.found)
         missing = [each for each in payments if each.key not in found]
         if landed_only or not missing:
             return found, ()
         # All endpoints: one alone may lack a part of the history.
-        views = [*self._rpc.run_on_each(lambda endpoint: self._finalized_view(endpoint, missing))]
+        views = [*self.rpc.run_on_each(lambda endpoint: self._finalized_view(endpoint, missing))]
         for view in views:
             found |= view.found
         return found, {key for view in views for key in view.complete} - found.keys()

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 import structlog
 from solders.commitment_config import CommitmentLevel
-from solders.pubkey import Pubkey
 from solders.rpc.config import RpcBlockConfig, RpcSignatureStatusConfig
 from solders.rpc.requests import GetBlock, GetBlocksWithLimit, GetFirstAvailableBlock, GetSignatureStatuses
 from solders.signature import Signature
@@ -23,7 +22,7 @@ from spl.token.constants import ASSOCIATED_TOKEN_PROGRAM_ID
 from app.adapters.jsonrpc.calls import accept_any_error, or_none
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.solana.client import calls
-from app.adapters.solana.client.calls import MAX_LARGE_BATCH, SolanaRpc, SolanaRpcCall
+from app.adapters.solana.client.calls import MAX_LARGE_BATCH, SolanaRpcCall
 from app.adapters.solana.client.wire import (
     LEVELS,
     EpochInfo,
@@ -92,20 +91,14 @@ class _BlockCheck:
     slot: int
 
 
-class SolanaReceiptPoller:
-    def __init__(self, rpc: SolanaRpc, mint: Pubkey, *, commitment: str) -> None:
-        self._mint = mint
-        self._rpc = rpc
-        self._required_level = LEVELS.index(commitment)
-        self._authorizations = SponsoredTransferPoller(rpc)
-
+class SolanaReceiptPoller(SponsoredTransferPoller):
     def outcomes(
         self, queries: Sequence[TransactionQuery], *, landed_only: bool = False
     ) -> Mapping[str, TransactionOutcome]:
         paid_by_others = {query.key for query in queries if OpenTransfer.from_terms(query.terms) is not None}
         queries = [OpenTransfer.submission_of(query) for query in queries]
         payments = [found for query in queries if (found := OpenPayment.of(query)) is not None]
-        hashes, void = self._authorizations.search(payments, landed_only=landed_only)
+        hashes, void = self._search_payments(payments, landed_only=landed_only)
         keys = {each.key for each in payments}
         own = [query for query in queries if query.key not in keys]
         completed = [replace(query, tx_hashes=(hashes[query.key],)) for query in queries if query.key in hashes]
@@ -119,7 +112,7 @@ class SolanaReceiptPoller:
     ) -> Mapping[str, TransactionOutcome]:
         if not queries:
             return {}
-        snapshot = self._rpc.run_on_first(lambda endpoint: _status_snapshot(endpoint, _hashes(queries)))
+        snapshot = self.rpc.run_on_first(lambda endpoint: _status_snapshot(endpoint, _hashes(queries)))
         landed = self._landed(queries, snapshot.found)
         missing = [
             watch
@@ -129,7 +122,7 @@ class SolanaReceiptPoller:
         ]
         void: list[str] = []
         if missing and not landed_only:
-            snapshots = [*self._rpc.run_on_each(lambda endpoint: _finalized_snapshot(endpoint, _hashes(missing)))]
+            snapshots = [*self.rpc.run_on_each(lambda endpoint: _finalized_snapshot(endpoint, _hashes(missing)))]
             later = {tx_hash: status for one in snapshots for tx_hash, status in one.found.items()}
             landed |= self._landed(missing, later)
             void = [watch.key for watch in missing if _is_void(watch, later, snapshots)]
@@ -145,12 +138,12 @@ class SolanaReceiptPoller:
         block that lacks the transaction, or a slot that the chain of blocks passes over, proves that it is gone; a
         node that does not know it proves nothing. Raises: Unreachable.
         """
-        check = self._rpc.run_on_first(lambda endpoint: _check_blocks(endpoint, blocks))
+        check = self.rpc.run_on_first(lambda endpoint: _check_blocks(endpoint, blocks))
         orphaned, unproven = check.orphaned, check.unproven
         if unproven:
             # Another endpoint may have what this one cannot show.
             remaining = sorted(unproven, key=lambda block: block.number)
-            for other in self._rpc.run_on_each(lambda endpoint: _check_blocks(endpoint, remaining)):
+            for other in self.rpc.run_on_each(lambda endpoint: _check_blocks(endpoint, remaining)):
                 orphaned |= other.orphaned & unproven
                 unproven &= other.unproven
         for block in unproven:
@@ -165,7 +158,7 @@ class SolanaReceiptPoller:
         for watch in queries:
             for tx_hash in watch.tx_hashes:
                 status = found.get(tx_hash)
-                if status is not None and LEVELS.index(status.level) >= self._required_level:
+                if status is not None and LEVELS.index(status.level) >= int(self.level):
                     landed[watch.key] = (tx_hash, status)
         return landed
 
@@ -178,7 +171,7 @@ class SolanaReceiptPoller:
             tx_hash: account_history.transaction(tx_hash, CommitmentLevel.Confirmed, LandedTransaction)
             for tx_hash, _ in landed.values()
         }
-        self._rpc.run(*calls.values())
+        self.rpc.run(*calls.values())
         settled = {}
         for watch in queries:
             if watch.key not in landed:
@@ -187,7 +180,7 @@ class SolanaReceiptPoller:
             landed_transaction = calls[tx_hash].result_or_none
             received = None
             if watch.expected_token is not None and landed_transaction is not None:
-                received = swap_output(landed_transaction, watch.sender, watch.expected_token, usdc_mint=self._mint)
+                received = swap_output(landed_transaction, watch.sender, watch.expected_token, usdc_mint=self.mint)
             if watch.expected_token is not None and received is None and not status.failed:
                 if finalized - status.slot <= MAX_UNAVAILABLE_SLOTS:
                     continue  # the received amount is not known yet

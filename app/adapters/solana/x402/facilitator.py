@@ -38,7 +38,7 @@ class SolanaFacilitator:
 
     def __init__(self, chain: SolanaChain) -> None:
         self._rpc = chain.rpc
-        self._mint = Pubkey.from_string(chain.deployment.usdc_mint)
+        self._mint = chain.mint
         self.asset = payments.usdc_asset(chain.deployment)
 
     def canonical_hash(self, text: str) -> str | None:

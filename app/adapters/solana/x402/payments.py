@@ -200,7 +200,7 @@ class SolanaPaymentSigner:
     def __init__(self, chain: SolanaChain) -> None:
         self._chain = chain
         self._rpc = chain.rpc
-        self._mint = Pubkey.from_string(chain.deployment.usdc_mint)
+        self._mint = chain.mint
         self.asset = replace(usdc_asset(chain.deployment), legacy_network=chain.deployment.legacy_network)
 
     def canonical_recipient(self, text: str) -> str | None:

@@ -31,7 +31,7 @@ _SAMPLE_FEE = 1
 class SolanaTransferSponsor:
     def __init__(self, chain: SolanaChain) -> None:
         self._chain = chain
-        self._mint = Pubkey.from_string(chain.deployment.usdc_mint)
+        self._mint = chain.mint
 
     def draft(self, transfer: SponsoredTransfer) -> SponsoredDraft:
         trial = transactions.trial_plan()

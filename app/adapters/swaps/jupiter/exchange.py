@@ -129,7 +129,7 @@ class JupiterExchange:
     def __init__(self, chain: SolanaChain, base_url: str, access: ServiceAccess = KEYLESS) -> None:
         self._chain = chain
         self._api = JupiterApi(base_url, access)
-        self._usdc_mint = Pubkey.from_string(chain.deployment.usdc_mint)
+        self._usdc_mint = chain.mint
         self._balances = partial(balances.read_balances, self._usdc_mint)
 
     def quote(self, request: SwapRequest) -> SwapOffer:
