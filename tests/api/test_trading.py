@@ -359,6 +359,8 @@ def test_nothing_is_paid_from_the_exchange_to_an_address_that_keeps_it(agent: Ag
     for action in ("withdraw", "transfer"):
         message = problem(call(agent, action, amount="10", destination=destination), "destination")
         assert "cannot be recovered" in message
+    fields = call(agent, "withdraw", amount="0.5", destination=destination).get_json()["details"]["fields"]
+    assert sorted(fields) == ["amount", "destination"]
 
 
 def test_numbers_off_the_grid_are_rounded_in_favour_of_the_client_and_reported(agent: Agent) -> None:
