@@ -537,3 +537,8 @@ def test_a_sell_below_the_market_is_valued_at_the_market(agent: Agent, exchange:
     # A buy never costs more than its own price.
     preview(agent, "order", **{**cheap, "side": "buy", "amount": "10"})
     assert kinds_asked(exchange)["allMids"] == 1
+
+
+def test_a_value_of_another_type_is_refused_with_what_its_field_takes(agent: Agent) -> None:
+    assert "an order's number" in problem(call(agent, "cancel", symbol="ETH", orderId=True), "orderId")
+    assert "EVM address" in problem(call(agent, "withdraw", amount="10", destination=["0x1"]), "destination")
