@@ -4427,7 +4427,10 @@ export interface components {
         };
         /** @description The wallet of a new agent. */
         RegisteredWallet: {
-            /** @description The unique identifier (UUID). */
+            /**
+             * Format: uuid
+             * @description The unique identifier (UUID).
+             */
             id: string;
             /** @description The name, 1 to 100 characters. */
             name: string;
@@ -4694,7 +4697,10 @@ export interface components {
         };
         /** @description The agent's first wallet. */
         ClaimedWallet: {
-            /** @description The unique identifier (UUID). */
+            /**
+             * Format: uuid
+             * @description The unique identifier (UUID).
+             */
             id: string;
             /** @description The name, 1 to 100 characters. */
             name: string;
