@@ -52,10 +52,10 @@ def lock_agents(session: Session, agent_ids: Collection[str]) -> set[str]:
     return set(lock_order.lock_rows(session, Agent.id, Agent.id.in_(agent_ids), Agent.deleted_at.is_(None)))
 
 
-def update_agent(session: Session, agent_id: str, *, name: str | None, email: str | None) -> None:
-    """Change an agent's name and owner's email address. Raises: NotFound."""
+def update_agent(session: Session, agent_id: str, **changes: Any) -> None:
+    """Change columns of an agent. Raises: NotFound."""
     is_agent = Agent.id == agent_id, Agent.deleted_at.is_(None)
-    if not change(session, Agent, *is_agent, name=name, email=email):
+    if not change(session, Agent, *is_agent, **changes):
         raise agent_not_found()
 
 

@@ -268,12 +268,8 @@ def by_provider(session: Session, account_id: str, key_id: str | None = None) ->
     return {provider: ProviderTotals(*totals) for provider, *totals in rows}
 
 
-def find_call(session: Session, call_id: str, *, provider: str) -> tuple[str, int] | None:
-    """Return the account that was charged for a call of a provider, and how much; None without such a call."""
-    row = session.execute(
-        select(_LOG.c.account_id, _LOG.c.cost_nanos).where(_LOG.c.id == call_id, _LOG.c.provider == provider)
-    ).one_or_none()
-    return None if row is None else (row.account_id, row.cost_nanos)
+def calls(session: Session, call_ids: Sequence[str]) -> Sequence[Row[*tuple[Any, ...]]]:
+    return session.execute(select(_LOG).where(_LOG.c.id.in_(call_ids)).order_by(_LOG.c.created_at)).all()
 
 
 def revenue_by_provider(session: Session, *, prefix: str) -> dict[str, int]:

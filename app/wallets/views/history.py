@@ -116,10 +116,11 @@ def page_of(
 
 
 def page_of_wallets(
-    wallet_ids: Sequence[str], page: PageRequest, filters: Mapping[str, str | None]
+    wallet_ids: Sequence[str] | None, page: PageRequest, filters: Mapping[str, str | None]
 ) -> Page[TransactionView]:
-    """Return the transactions of some wallets, newest first, with these values of columns; None means any."""
-    conditions = [_TABLE.c.wallet_id.in_(wallet_ids), _TABLE.c.leg.is_(None), *within(_TABLE, page)]
+    """Return the transactions of some wallets or all, newest first, with these values of columns; None means any."""
+    conditions = [_TABLE.c.leg.is_(None), *within(_TABLE, page)]
+    conditions += [] if wallet_ids is None else [_TABLE.c.wallet_id.in_(wallet_ids)]
     conditions += [_TABLE.c[name] == value for name, value in filters.items() if value is not None]
     bindings = {"most": page.limit, "skipped": page.offset}
     with read_only_unit() as session:
