@@ -42,9 +42,15 @@ def downgrade() -> None:
 
 @contextmanager
 def _concurrently() -> Iterator[dict[str, Any]]:
-    """Leave the transaction on PostgreSQL, where an index is only then built without a lock on its table."""
+    """Leave the transaction on PostgreSQL: only outside of one is an index built without a lock on its table."""
     if op.get_context().dialect.name != "postgresql":
         yield {}
         return
-    with op.get_context().autocommit_block():
+    # Alembic's own block needs a connection of the pool, which that of migrations is not.
+    connection: Any = op.get_bind().connection.dbapi_connection
+    connection.commit()
+    connection.autocommit = True
+    try:
         yield {"postgresql_concurrently": True}
+    finally:
+        connection.autocommit = False

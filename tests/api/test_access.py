@@ -329,7 +329,7 @@ TABLE: dict[str, Access] = {
             ("POST", "/services/<string:service_id>/refunds", 400), ("GET", "/payouts", 200),
             ("GET", "/doctor", 200), ("GET", "/audit/verification", 200), ("GET", "/stuck-movements", 200),
             ("GET", "/purchases", 200),
-            ("GET", "/purchases/<string:purchase_id>", 200),
+            ("GET", "/purchases/<string:purchase_id>", 200), ("GET", "/requests/<string:request_id>", 200),
             ("DELETE", "/keys/<string:key_id>", 200), ("GET", "/master-keys", 200), ("POST", "/master-keys", 201),
             ("DELETE", "/master-keys/<string:key_id>", 200),
         )
@@ -500,6 +500,8 @@ class _Scene:
             "operation": "transfer",
             "request_id": UNKNOWN_ID,
         }
+        if rule == f"{PLATFORM}/requests/<string:request_id>":
+            values["request_id"] = self.ops.get("/agents").headers["X-Request-Id"]
         if "domain" in names:
             values["domain"] = "shop.example"
             pinned = {"wallet_id": owner.wallet_id, "host": "shop.example", "chain": "base", "address": "0x"}
