@@ -498,10 +498,9 @@ class _Scene:
         values |= self._new_objects(rule, names, owner) | {
             "tag": "wallets",
             "operation": "transfer",
-            "request_id": UNKNOWN_ID,
+            # An access that is recorded in the audit log.
+            "request_id": self.ops.get("/agents").headers["X-Request-Id"] if "platform/req" in rule else UNKNOWN_ID,
         }
-        if rule == f"{PLATFORM}/requests/<string:request_id>":
-            values["request_id"] = self.ops.get("/agents").headers["X-Request-Id"]
         if "domain" in names:
             values["domain"] = "shop.example"
             pinned = {"wallet_id": owner.wallet_id, "host": "shop.example", "chain": "base", "address": "0x"}

@@ -52,7 +52,7 @@ from workers import approvals as worker
 NO_POWER = {
     "address_names": {"created_at": "shown only"},
     "agents": {
-        "name": "shown only", "created_at": "orders lists", "requests_per_minute": "only how many requests are accepted",
+        "name": "shown only", "created_at": "orders lists", "requests_per_minute": "how many requests",
     },
     "api_keys": {
         "email": "of a gateway-only key, shown only", "sealed": "AES-GCM, bound to its row",
