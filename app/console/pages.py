@@ -121,8 +121,10 @@ def show_list(slug: str) -> Response:
     """Show a list with its filters, a page at a time."""
     section = _section(slug)
     names = {name for name, *_ in section.get("filters", ())}
-    chosen = {name: value for name, value in request.args.items() if name in names and value}
-    if section.get("needs", "") not in {"", *chosen}:
+    chosen = {name: value.strip() for name, value in request.args.items() if name in names and value.strip()}
+    if "view" not in section and chosen:
+        return auth.see_other(url_for("console.show_one", slug=slug, item_id=next(iter(chosen.values()))))
+    if "view" not in section or section.get("needs", "") not in {"", *chosen}:
         return _render("list.html", section=section, slug=slug, chosen=chosen, rows=None, page=None)
     offset = request.args.get("offset", "")
     answer = _call(section["view"], {**chosen, **({"offset": offset[:9]} if offset.isdecimal() else {})})
@@ -242,6 +244,8 @@ def _entered(text: str, title: str, kind: str) -> Any:
     try:
         if kind == "time":
             return datetime.fromisoformat(text).replace(tzinfo=UTC).isoformat()
+        if kind == "count":
+            return int(text) if text.strip() else None
         return JsonNumber(str(Decimal(text.strip())))
     except (InvalidOperation, ValueError):
         example = "a time such as 2026-11-28T06:30" if kind == "time" else "a number such as 25 or 7.50"

@@ -331,7 +331,7 @@ TABLE: dict[str, Access] = {
             ("POST", "/services/<string:service_id>/refunds", 400), ("GET", "/payouts", 200),
             ("GET", "/doctor", 200), ("GET", "/audit/verification", 200), ("GET", "/stuck-movements", 200),
             ("GET", "/purchases", 200),
-            ("GET", "/purchases/<string:purchase_id>", 200),
+            ("GET", "/purchases/<string:purchase_id>", 200), ("GET", "/requests/<string:request_id>", 200),
             ("DELETE", "/keys/<string:key_id>", 200), ("GET", "/master-keys", 200), ("POST", "/master-keys", 201),
             ("DELETE", "/master-keys/<string:key_id>", 200),
         )
@@ -500,8 +500,9 @@ class _Scene:
         values |= self._new_objects(rule, names, owner) | {
             "tag": "wallets",
             "operation": "transfer",
-            "request_id": UNKNOWN_ID,
             "import_id": UNKNOWN_ID,
+            # An access that is recorded in the audit log.
+            "request_id": self.ops.get("/agents").headers["X-Request-Id"] if "platform/req" in rule else UNKNOWN_ID,
         }
         if "domain" in names:
             values["domain"] = "shop.example"

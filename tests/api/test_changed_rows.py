@@ -51,7 +51,9 @@ from workers import approvals as worker
 
 NO_POWER = {
     "address_names": {"created_at": "shown only"},
-    "agents": {"name": "shown only", "created_at": "orders lists"},
+    "agents": {
+        "name": "shown only", "created_at": "orders lists", "requests_per_minute": "how many requests",
+    },
     "api_keys": {
         "email": "of a gateway-only key, shown only", "sealed": "AES-GCM, bound to its row",
         "created_at": "orders lists",

@@ -118,6 +118,7 @@ class Transaction(Authenticated, Model):
         ),
         partial_index("ix_transactions_queries", "created_at", where="type = 'trading_query'"),
         partial_index("ix_transactions_bridge", "bridge_id", where="bridge_id IS NOT NULL"),
+        partial_index("ix_transactions_request_id", "request_id", where="request_id IS NOT NULL"),
         sa.CheckConstraint("cost_nanos >= 0", name="ck_transactions_cost"),
     )
 
