@@ -99,7 +99,7 @@ def sign_in() -> Response:
 @entrance.post("/sign-in/passkey")
 def sign_in_by_passkey() -> Response:
     try:
-        token, _ = passkey_pages.sign_in(LiveConsoleSession, previous_token=cookies.get_cookie(_COOKIE))
+        token, _ = passkeys.sign_in(LiveConsoleSession, previous_token=cookies.get_cookie(_COOKIE))
     except Unauthorized as error:
         return _render_sign_in(status=403, error=error.message)
     return _enter(token)
@@ -175,10 +175,10 @@ def act(slug: str, item_id: str, act: str) -> Response:
     for name, title, kind, *_ in chosen.get("fields", ()):
         arguments[name] = _entered(request.form.get(name, ""), title, kind)
     if "shows" in chosen:
-        is_confirmed, problem = sessions.check_form(_session())
+        is_confirmed, problem = sessions.check_form(request.environ[_SESSION])
         if not is_confirmed:
             raise _Refused(403, problem)
-        current_request().master_caller = replace(_session().caller, in_console=False)
+        current_request().master_caller = replace(request.environ[_SESSION].caller, in_console=False)
     # A form that is sent twice has the effect of one.
     answer = _call(chosen["view"], arguments, {"Idempotency-Key": request.form.get("form_id", "")})
     if "shows" in chosen:
@@ -199,13 +199,8 @@ def _enter(token: str) -> Response:
     return response
 
 
-def _session() -> LiveConsoleSession:
-    found: LiveConsoleSession = request.environ[_SESSION]
-    return found
-
-
 def _passkey_page() -> PasskeyPage:
-    found, url = _session(), url_for("console.show_passkeys")
+    found, url = request.environ[_SESSION], url_for("console.show_passkeys")
     check, name = partial(sessions.check_form, found), f"Console, {found.caller.name}"
     return PasskeyPage(found, name, url, check, _render, confirms_removal=True)
 
@@ -295,7 +290,7 @@ def _render(template: str, *, status: int = 200, **values: Any) -> Response:
     body = render_template(
         f"console/{template}", csrf_field=cookies.FIELD, settings=app_state().settings, version=VERSION,
         csrf_token=cookies.csrf_token(session_id=signed_in.session_id if signed_in else ""),
-        signed_in=signed_in, places=_PLACES, prompt_of=lambda: passkeys.prompt_of(_session()), **values,
+        signed_in=signed_in, places=_PLACES, prompt_of=lambda: passkeys.prompt_of(request.environ[_SESSION]), **values,
     )  # fmt: skip
     return make_response(body, status)
 

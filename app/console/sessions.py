@@ -52,22 +52,15 @@ _SEAL = seal_of(ConsoleSession)
 class LiveConsoleSession(PasskeyHolder):
     """A live session, and the master key that it acts for; without an id before it has begun."""
 
-    session_id: str
     caller: MasterKeyPrincipal
 
     subject_kind = "master_key"
     sign_in_purpose = "sign in to the console"
 
-    @property
-    def key_id(self) -> str:  # type: ignore[override]
-        return self.caller.key_id
-
-    subject_id = key_id
-
     @classmethod
     def find(cls, session: Session, key_id: str) -> Self | None:
         found = master_keys.find(session, key_id)
-        return None if found is None else cls("", found)
+        return None if found is None else cls(key_id, key_id, "", found)
 
     @staticmethod
     def relying_party() -> RelyingParty:
@@ -77,7 +70,7 @@ class LiveConsoleSession(PasskeyHolder):
         return actors.master_key_actor(self.caller, client_address=client_network(request.remote_addr))
 
     def lock(self, session: Session) -> None:
-        master_keys.lock(session, self.key_id)
+        master_keys.find(session, self.key_id)
 
     def begin_session(self, session: Session, *, previous_token: str | None) -> str:
         """Begin a session of the same master key and return its token; the previous one ends."""
@@ -90,7 +83,7 @@ class LiveConsoleSession(PasskeyHolder):
         session.flush()
         return token
 
-    def after_removal(self, session: Session, *, was_last: bool) -> None:
+    def after_removal(self, session: Session) -> None:
         are_others = ConsoleSession.master_key_id == self.key_id, ConsoleSession.id != self.session_id
         session.execute(delete(ConsoleSession).where(*are_others))
 
@@ -102,7 +95,7 @@ def enter_key(master_key: str) -> LiveConsoleSession | None:
         guess_limits.lock_counter(session, scope)
         if found is None:
             guess_limits.record_miss(session, scope, service_wide=False)
-    return None if found is None else LiveConsoleSession("", found)
+    return None if found is None else LiveConsoleSession(found.key_id, found.key_id, "", found)
 
 
 def sign_in(master_key: str, *, previous_token: str | None) -> str:
@@ -122,7 +115,7 @@ def check_form(current: LiveConsoleSession) -> tuple[bool, str]:
 
     With a passkey the master key does not suffice: who has found it cannot add a passkey.
     """
-    if passkeys.list_credential_ids(current):
+    if passkeys.list_passkeys(current):
         return (True, "") if passkeys.is_signed(current) else (False, passkeys.NOT_ACCEPTED)
     try:
         found = enter_key(request.form.get("master_key", ""))
@@ -146,7 +139,7 @@ def find_session(token: str | None) -> LiveConsoleSession | None:
         if row is None or not _SEAL.accepts(session, row):
             return None
     caller = MasterKeyPrincipal(row.master_key_id, row.name, MasterKeyRole(row.role), in_console=True)
-    return LiveConsoleSession(row.id, caller)
+    return LiveConsoleSession(caller.key_id, caller.key_id, row.id, caller)
 
 
 def end_session(token: str | None) -> None:

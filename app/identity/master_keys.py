@@ -64,15 +64,12 @@ def is_active(session: Session, key_id: str) -> bool:
 
 
 def find(session: Session, key_id: str) -> MasterKeyPrincipal | None:
-    """Return the holder of an active master key, in the console, with the role that the text of the key has."""
+    """Lock a master key and return its holder in the console, with the role of its text; None if it is not active."""
+    lock_order.lock_rows(session, MasterKey.id, MasterKey.id == key_id)
     row = session.get(MasterKey, key_id, populate_existing=True)
     if row is None or not row.active or not seal_of(MasterKey).accepts(session, row):
         return None
     return MasterKeyPrincipal(row.id, row.name, _view(row).role, in_console=True)
-
-
-def lock(session: Session, key_id: str) -> None:
-    lock_order.lock_rows(session, MasterKey.id, MasterKey.id == key_id)
 
 
 def list_all(session: Session) -> list[MasterKeyView]:

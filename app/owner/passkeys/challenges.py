@@ -64,24 +64,20 @@ def relying_party(host: str | None = None) -> RelyingParty:
     return RelyingParty(name, f"{url.scheme}://{name}{port}")
 
 
-def prompt_to_use(
-    purpose: str, credential_ids: Sequence[bytes] = (), *, party: RelyingParty | None = None
-) -> PasskeyPrompt:
+def prompt_to_use(purpose: str, ids: Sequence[bytes] = (), party: RelyingParty | None = None) -> PasskeyPrompt:
     """Return a prompt for one of some passkeys, or for any if none is given."""
     party, challenge = party or relying_party(), secrets.token_bytes(_CHALLENGE_BYTES)
     options = webauthn.generate_authentication_options(
         rp_id=party.id,
         challenge=challenge,
         timeout=_TIMEOUT_MILLISECONDS,
-        allow_credentials=[PublicKeyCredentialDescriptor(id=each) for each in credential_ids],
+        allow_credentials=[PublicKeyCredentialDescriptor(id=each) for each in ids],
         user_verification=UserVerificationRequirement.REQUIRED,
     )
     return PasskeyPrompt(webauthn.options_to_json(options), party.origin, _sign(purpose, challenge))
 
 
-def prompt_to_add(
-    purpose: str, key_id: str, name: str, existing: Sequence[bytes], *, party: RelyingParty
-) -> PasskeyPrompt:
+def prompt_to_add(purpose: str, key_id: str, name: str, ids: Sequence[bytes], party: RelyingParty) -> PasskeyPrompt:
     """Return a prompt that creates a passkey of a key, on a device that has none yet."""
     challenge = secrets.token_bytes(_CHALLENGE_BYTES)
     options = webauthn.generate_registration_options(
@@ -90,7 +86,7 @@ def prompt_to_add(
         authenticator_selection=AuthenticatorSelectionCriteria(
             resident_key=ResidentKeyRequirement.REQUIRED, user_verification=UserVerificationRequirement.REQUIRED
         ),
-        exclude_credentials=[PublicKeyCredentialDescriptor(id=each) for each in existing],
+        exclude_credentials=[PublicKeyCredentialDescriptor(id=each) for each in ids],
     )  # fmt: skip
     return PasskeyPrompt(webauthn.options_to_json(options), party.origin, _sign(purpose, challenge))
 

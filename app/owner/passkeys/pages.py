@@ -12,7 +12,7 @@ from app.identity.owner_keys import OwnerKeyView
 from app.owner.passkeys import challenges
 from app.owner.passkeys import service as passkeys
 from app.owner.passkeys.service import PasskeyHolder
-from app.owner.session import auth, cookies, sessions
+from app.owner.session import auth, sessions
 from app.owner.session.cookies import printable
 from app.owner.session.sign_in import render_sign_in, safe_return_path
 
@@ -38,9 +38,9 @@ class PasskeyPage:
 
     def begin(self) -> Response:
         """Offer the creation of a passkey."""
-        existing, party = passkeys.list_credential_ids(self.holder), self.holder.relying_party()
-        purpose = passkeys.purpose("add", self.holder)
-        prompt = challenges.prompt_to_add(purpose, self.holder.key_id, self.name, existing, party=party)
+        holder, purpose = self.holder, passkeys.purpose("add", self.holder)
+        ids = [each.credential_id for each in passkeys.list_passkeys(holder)]
+        prompt = challenges.prompt_to_add(purpose, holder.key_id, self.name, ids, holder.relying_party())
         return self._refusal() or self.show(creation=prompt, name=_name())
 
     def add(self) -> Response:
@@ -88,19 +88,12 @@ def sign_in_by_passkey() -> Response:
     """Begin a session with a passkey instead of an owner key."""
     return_path = safe_return_path(request.form.get("next"))
     try:
-        token, agent_id = sign_in(passkeys.AgentOwner, previous_token=auth.session_token())
+        token, agent_id = passkeys.sign_in(passkeys.AgentOwner, previous_token=auth.session_token())
     except Unauthorized:
         next_step = "You were not signed in. Try again, or use the owner key of your agent."
         return render_sign_in(return_path, status=403, error=("This passkey was not accepted.", next_step))
     page = return_path or url_for("owner.show_agent", agent_id=agent_id)
     return auth.set_session_cookie(auth.see_other(page), token)
-
-
-def sign_in(kind: type[PasskeyHolder], *, previous_token: str | None) -> tuple[str, str]:
-    """Begin a session with the form's passkey; return its token, and what it is about. Raises: Unauthorized."""
-    challenge = challenges.challenge_of(kind.sign_in_purpose, request.form.get("passkey_token", ""))
-    challenge, assertion = challenge if cookies.is_valid() else None, request.form.get("passkey", "")
-    return passkeys.sign_in(kind, challenge, assertion, previous_token=previous_token)
 
 
 def _owner_page(key: OwnerKeyView) -> PasskeyPage:

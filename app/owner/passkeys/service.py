@@ -41,7 +41,7 @@ from app.identity.limits import client_network
 from app.identity.owner_keys import OwnerKeyView
 from app.owner.passkeys import challenges
 from app.owner.passkeys.challenges import PasskeyPrompt, RelyingParty
-from app.owner.session import sessions
+from app.owner.session import cookies, sessions
 from app.owner.session.auth import current_session
 
 
@@ -87,14 +87,15 @@ _INSERT_CHALLENGE = PreparedInsert(UsedPasskeyChallenge, unique=[UsedPasskeyChal
 _MALFORMED = (WebAuthnException, ValueError, TypeError, KeyError, IndexError, AttributeError)
 
 
+@dataclass(frozen=True, slots=True)
 class PasskeyHolder(Protocol):
     """The holder of a valid owner key or master key, in a session or before one. Entries are about `subject_id`."""
 
-    subject_kind: ClassVar[str]
-    sign_in_purpose: ClassVar[str]
     key_id: str
     subject_id: str
     session_id: str
+    subject_kind: ClassVar[str]
+    sign_in_purpose: ClassVar[str]
 
     @classmethod
     def find(cls, session: Session, key_id: str) -> Self | None: ...
@@ -103,18 +104,14 @@ class PasskeyHolder(Protocol):
     def actor(self) -> Actor: ...
     def lock(self, session: Session) -> None: ...
     def begin_session(self, session: Session, *, previous_token: str | None) -> str: ...
-    def after_removal(self, session: Session, *, was_last: bool) -> None: ...
+    def after_removal(self, session: Session) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class AgentOwner(PasskeyHolder):
     """The owner of an agent, by the owner key."""
 
-    key_id: str
-    subject_id: str
-    session_id: str
     key: OwnerKeyView
-
     subject_kind = "agent"
     sign_in_purpose = challenges.SIGN_IN
     relying_party = staticmethod(challenges.relying_party)
@@ -132,34 +129,19 @@ class AgentOwner(PasskeyHolder):
     def begin_session(self, session: Session, *, previous_token: str | None) -> str:
         return sessions.begin_session(session, self.key, previous_token=previous_token)
 
-    def after_removal(self, session: Session, *, was_last: bool) -> None:
+    def after_removal(self, session: Session) -> None:
+        was_last = not count(session, Passkey, Passkey.key_id == self.key_id)
         if was_last and not claims.list_owner_codes(session, self.key_id)[CodeKind.RECOVERY_CODE]:
             raise LimitReached("This is your last passkey, and you have no recovery code. Make recovery codes first.")
         sessions.end_sessions_of_key(session, self.key_id, except_id=self.session_id)
 
 
-@dataclass(frozen=True, slots=True)
-class VerifiedPasskey:
-    """A passkey that has signed a challenge, its holder, and the signature with all that verifies it."""
-
-    id: str
-    holder: PasskeyHolder
-    evidence: Mapping[str, str]
-
-
-def list_passkeys(holder: PasskeyHolder) -> Sequence[Row[str, str, datetime, datetime | None]]:
-    """Return the id, name and times of a key's passkeys, oldest first."""
-    columns = Passkey.id, Passkey.name, Passkey.created_at, Passkey.used_at
+def list_passkeys(holder: PasskeyHolder) -> Sequence[Row[str, str, datetime, datetime | None, bytes]]:
+    """Return the ids, name and times of a key's passkeys, oldest first; authenticators find them by `credential_id`."""
+    columns = Passkey.id, Passkey.name, Passkey.created_at, Passkey.used_at, Passkey.credential_id
     listed = select(*columns).where(Passkey.key_id == holder.key_id)
     with read_only_unit() as session:
         return session.execute(listed.order_by(Passkey.created_at, Passkey.id)).all()
-
-
-def list_credential_ids(holder: PasskeyHolder) -> list[bytes]:
-    """Return the ids by which authenticators find a key's passkeys."""
-    with read_only_unit() as session:
-        ids = select(Passkey.credential_id).where(Passkey.key_id == holder.key_id)
-        return list(session.scalars(ids.order_by(Passkey.id)))
 
 
 def add_passkey(holder: PasskeyHolder, challenge: bytes | None, response: str, *, name: str) -> None:
@@ -202,7 +184,7 @@ def remove_passkey(holder: PasskeyHolder, passkey_id: str) -> bool:
         removed = session.scalars(delete(Passkey).where(*is_meant).returning(Passkey.name)).one_or_none()
         if removed is None:
             return False
-        holder.after_removal(session, was_last=not count(session, Passkey, Passkey.key_id == holder.key_id))
+        holder.after_removal(session)
         before = {"passkey_id": passkey_id, "name": removed}
         _record(session, holder, "removed", before=before)
     return True
@@ -210,8 +192,10 @@ def remove_passkey(holder: PasskeyHolder, passkey_id: str) -> bool:
 
 def verify_assertion(
     session: Session, kind: type[PasskeyHolder], key_id: str | None, challenge: bytes | None, assertion: str
-) -> VerifiedPasskey | None:
-    """Return the passkey of this kind of holder that signed a challenge, only one of a key if given; None if refused.
+) -> tuple[PasskeyHolder, Mapping[str, str]] | None:
+    """Return who signed a challenge, and the passkey's id and signature with all that verifies it; None if refused.
+
+    Only holders of this kind, and of this key if given, are accepted.
 
     A challenge is accepted once. A unit that receives None must return, not raise: a counter that did not increase is
     recorded in the audit log.
@@ -240,19 +224,19 @@ def verify_assertion(
         "signature": response.response.signature,
     }  # fmt: skip
     evidence = {name: base64.b64encode(value).decode() for name, value in signed.items()}
-    return VerifiedPasskey(row.id, holder, {"passkey_id": row.id, **evidence})
+    return holder, {"passkey_id": row.id, **evidence}
 
 
-def sign_in(
-    kind: type[PasskeyHolder], challenge: bytes | None, assertion: str, *, previous_token: str | None
-) -> tuple[str, str]:
-    """Begin a session with a passkey; return its token and its holder's `subject_id`. Raises: Unauthorized."""
+def sign_in(kind: type[PasskeyHolder], *, previous_token: str | None) -> tuple[str, str]:
+    """Begin a session with the form's passkey; return its token, and its `subject_id`. Raises: Unauthorized."""
+    challenge = challenges.challenge_of(kind.sign_in_purpose, request.form.get("passkey_token", ""))
     with unit_of_work() as session:
+        assertion = request.form.get("passkey", "") if cookies.is_valid() else ""
         found = verify_assertion(session, kind, None, challenge, assertion)
         if found is not None:
-            holder = found.holder
+            holder, evidence = found
             token = holder.begin_session(session, previous_token=previous_token)
-            _record(session, holder, "sign_in", after={"passkey_id": found.id})
+            _record(session, holder, "sign_in", after={"passkey_id": evidence["passkey_id"]})
             return token, holder.subject_id
     raise _refused()
 
@@ -330,8 +314,8 @@ def _record(session: Session, holder: PasskeyHolder, act: str, **values: Any) ->
 
 def prompt_of(holder: PasskeyHolder) -> PasskeyPrompt | None:
     """Return the prompt of a form that a passkey confirms; None if the holder has none."""
-    ids = list_credential_ids(holder)
-    return challenges.prompt_to_use(purpose("confirm", holder), ids, party=holder.relying_party()) if ids else None
+    ids = [each.credential_id for each in list_passkeys(holder)]
+    return challenges.prompt_to_use(purpose("confirm", holder), ids, holder.relying_party()) if ids else None
 
 
 def is_signed(holder: PasskeyHolder) -> bool:
