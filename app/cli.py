@@ -8,7 +8,6 @@ from app.audit_log import actors, trail
 from app.audit_log.trail import AuditAction
 from app.core import identifiers
 from app.gateway.providers import cli as gateway
-from app.movements import KINDS
 from app.payments import cli as payments
 from app.platform import cli as platform
 from app.platform import keys as platform_keys
@@ -17,6 +16,7 @@ from app.shopping import service as shopping
 from app.state import app_state
 from app.status.cli import doctor
 from app.status.migrations import MigrationCommands
+from app.wallets.kinds.bridge import commands as bridges
 from app.web.openapi_document import OpenApiDocument
 
 keys = platform.OperatorGroup("keys", "Encryption keys.")
@@ -28,7 +28,7 @@ def register(app: Flask) -> None:
     """Add the commands, which the root's `commands.py` lists, to an application."""
     groups = (
         keys, documents, purchases, gateway.group, payments.group, platform.master_keys, platform.owner_keys,
-        platform.retired_keys, platform.audit, *(kind.commands for kind in KINDS.values() if kind.commands),
+        platform.retired_keys, platform.audit, bridges,
     )  # fmt: skip
     for command in (*groups, doctor, platform.restored, MigrationCommands(app)):
         app.cli.add_command(command)

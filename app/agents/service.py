@@ -15,6 +15,7 @@ from app.db.unit_of_work import unit_of_work
 from app.idempotency.service import Claim
 from app.identity import service as identity
 from app.identity.principal import KeyKind
+from app.spending.policy import DEFAULT
 from app.state import app_state
 from app.wallets.core import custody, wallets
 from app.wallets.core.wallets import WalletView
@@ -50,7 +51,7 @@ def register(*, name: str | None, email: str | None) -> AgentRegistration:
     wallet_key = custody.new_key()
     with unit_of_work() as session:
         agent_id = identity.add_agent(session, key, name=name or DEFAULT_NAME, email=email)
-        wallet = wallets.create(session, agent_id, wallet_key, name=None, controls="default")
+        wallet = wallets.create(session, agent_id, wallet_key, name=None, controls=DEFAULT)
         code = claims.issue(session, agent_id)
         _open_account(session, agent_id)
     return AgentRegistration(agent_id, key.key, code, wallet)

@@ -41,12 +41,7 @@ from app.wallets.views.history import TransactionView
 from app.web.blueprint import CSV, Blueprint, offers_csv
 from app.web.schemas import PageQuery, assert_any_field
 
-blp = Blueprint(
-    "platform",
-    guard=guards.MASTER_KEY,
-    url_prefix="/v1/platform",
-    description="Administration with a master key: agents, fleets, keys, and the audit log.",
-)
+blp = Blueprint("platform", guard=guards.MASTER_KEY, url_prefix="/v1/platform")
 _NOTE = "Repeating a request with the same key returns the first response and creates nothing again."
 
 

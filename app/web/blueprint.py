@@ -58,8 +58,9 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc, unused-ignore]
 
     ARGUMENTS_PARSER = StrictParser()
 
-    def __init__(self, name: str, *, guard: Guard, url_prefix: str, description: str, cacheable: bool = False) -> None:
-        super().__init__(name, __name__, url_prefix=url_prefix, description=description)
+    def __init__(self, name: str, *, guard: Guard, url_prefix: str, cacheable: bool = False) -> None:
+        """Make a group; its description is in `descriptions.toml`, by its name."""
+        super().__init__(name, __name__, url_prefix=url_prefix)
         self.guard = guard
         self.before_request(self._check)
         if not cacheable:

@@ -84,6 +84,8 @@ def publish(generated: Mapping[str, Any], additions: Iterable[Callable[[dict[str
     for add in additions:
         add(document)
     _share_values(document)
+    for tag in document["tags"]:
+        _describe(tag, "tags", tag["name"])
     for name, schema in document["components"]["schemas"].items():
         members = schema.get("properties", {})
         for member, definition in members.items():
