@@ -14,33 +14,29 @@ branch_labels = None
 depends_on = None
 
 _TABLE, _OWNERS = "owner_passkeys", "owner_keys"
-_NAMES = {"fk": "fk_%(table_name)s_%(column_0_name)s"}
+# As PostgreSQL names it; SQLite keeps no name.
+_NAME, _NAMES = f"{_TABLE}_owner_key_id_fkey", {"fk": "%(table_name)s_%(column_0_name)s_fkey"}
 
 
 def upgrade() -> None:
     """Let the column name a master key, too."""
-    if _locked_on_postgresql():
-        op.drop_constraint(f"{_TABLE}_owner_key_id_fkey", _TABLE, type_="foreignkey")
-        return
+    _lock()
     with op.batch_alter_table(_TABLE, naming_convention=_NAMES) as batch:
-        batch.drop_constraint(f"fk_{_TABLE}_owner_key_id", type_="foreignkey")
+        batch.drop_constraint(_NAME, type_="foreignkey")
 
 
 def downgrade() -> None:
     """Delete the passkeys of master keys, and let the column name owner keys only."""
-    is_postgresql = _locked_on_postgresql()
+    _lock()
     passkeys, owners = (sa.table(name, sa.column("id"), sa.column("owner_key_id")) for name in (_TABLE, _OWNERS))
     op.execute(sa.delete(passkeys).where(passkeys.c.owner_key_id.not_in(sa.select(owners.c.id))))
-    name = f"{_TABLE}_owner_key_id_fkey" if is_postgresql else None
     with op.batch_alter_table(_TABLE) as batch:
-        batch.create_foreign_key(name, _OWNERS, ["owner_key_id"], ["id"], ondelete="CASCADE")
+        batch.create_foreign_key(_NAME, _OWNERS, ["owner_key_id"], ["id"], ondelete="CASCADE")
 
 
-def _locked_on_postgresql() -> bool:
-    """Lock both tables in one statement, and return whether this is PostgreSQL."""
-    if op.get_bind().dialect.name != "postgresql":
-        return False
-    op.execute("SET LOCAL statement_timeout = '2s'")
-    op.execute(f"LOCK TABLE {_TABLE}, {_OWNERS} IN ACCESS EXCLUSIVE MODE")
-    op.execute("SET LOCAL statement_timeout = 0")
-    return True
+def _lock() -> None:
+    """Lock both tables in one statement."""
+    if op.get_bind().dialect.name == "postgresql":
+        op.execute("SET LOCAL statement_timeout = '2s'")
+        op.execute(f"LOCK TABLE {_TABLE}, {_OWNERS} IN ACCESS EXCLUSIVE MODE")
+        op.execute("SET LOCAL statement_timeout = 0")

@@ -12,6 +12,7 @@ from app.core import clock
 from app.identity.principal import MasterKeyRole
 from app.wallets.core.lifecycle import MovementStatus
 from tests.browser.test_owner_pages import world
+from tests.browser.test_owner_passkeys import Device
 from tests.support.looks import PHONE, assert_good, navigation
 from tests.support.operators import Operator, operator
 from tests.support.owner_world import World
@@ -78,3 +79,44 @@ def test_an_agent_is_found_and_frozen_without_scripts(world: World, open_page: C
     with navigation(page):
         page.get_by_role("button", name="Grant credits").click()
     assert page.get_by_text("This operation needs the master key of an admin").is_visible()
+
+
+def test_an_operator_adds_a_passkey_signs_in_and_makes_a_key_with_it(
+    world: World, open_page: Callable[..., Page], axe: str
+) -> None:
+    page = open_page()
+    device = Device(page)
+    world.url = world.url.replace("127.0.0.1", "localhost")
+    ops = _enter(page, world)
+    page.get_by_role("link", name="Passkeys").click()
+    assert_good(page, axe, "console-passkeys-none")
+    page.get_by_label("Name").fill("Ada’s laptop")
+    page.get_by_label("Your master key, again").fill(ops.key)
+    for step in ("Continue", "Create passkey"):
+        with navigation(page):
+            page.get_by_role("button", name=step).click()
+    page.get_by_text("The passkey was added.").wait_for()
+    assert_good(page, axe, "console-passkeys")
+    with navigation(page):
+        page.get_by_role("button", name="Sign out").click()
+    assert_good(page, axe, "console-sign-in-passkey")
+    with navigation(page):
+        page.get_by_role("button", name="Sign in with a passkey").click()
+    assert page.url == f"{world.url}/admin"
+
+    page.goto(f"{world.url}/admin/master-keys")
+    page.get_by_label("Name", exact=True).fill("Night shift")
+    page.get_by_label("Role").select_option("viewer")
+    device.set_user_verified(False)
+    page.get_by_role("button", name="Create a master key").click()
+    page.get_by_text("No passkey was used.").wait_for()
+    device.set_user_verified(True)
+    with navigation(page):
+        page.get_by_role("button", name="Create a master key").click()
+    assert (page.locator("#shown-1").text_content() or "").startswith("mk_viewer_")
+    assert_good(page, axe, "console-key-shown")
+
+    page.goto(f"{world.url}/admin/passkeys")
+    with navigation(page):
+        page.get_by_role("button", name="Remove").click()
+    page.get_by_text("The passkey was removed").wait_for()

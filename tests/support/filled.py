@@ -38,6 +38,8 @@ _LARGEST_NANOS = 9 * 10**18
 # Values beyond the types: words that checks require, and sums that must agree.
 _VALUES: Mapping[tuple[str, str], Callable[[int], Any]] = {
     ("api_keys", "kind"): lambda _: "ak",
+    # Of an owner, which every version knows.
+    ("owner_passkeys", "owner_key_id"): lambda n: _of_type(Uuid(), "owner_keys.id", n),
     ("key_limits", "period"): lambda n: ("day", "week", "total")[n],
     ("budgets", "period"): lambda n: ("day", "week", "total")[n],
     ("budget_counters", "period"): lambda n: ("day", "week", "total")[n],
