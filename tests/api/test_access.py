@@ -280,12 +280,14 @@ TABLE: dict[str, Access] = {
     **dict.fromkeys(
         (
             "GET /admin", "GET /admin/<slug>", "GET /admin/<slug>/<item_id>", "POST /admin/<slug>/<item_id>/<act>",
-            "POST /admin/sign-out",
+            "POST /admin/<slug>/<act>", "POST /admin/sign-out", "GET /admin/passkeys", "POST /admin/passkeys",
+            "POST /admin/passkeys/create", "POST /admin/passkeys/remove",
         ),
         ENTRY,
     ),
     "GET /admin/sign-in": access(200, tuple(ClientKind)),
     "POST /admin/sign-in": access(400, tuple(ClientKind)),
+    "POST /admin/sign-in/passkey": access(403, tuple(ClientKind)),
     # Leads to those of the first wallet.
     "GET /owner/agents/<string:agent_id>/limits": Access({**SIGN_IN, ClientKind.COOKIE: 303}),
     # Not a link that confirms an address.
