@@ -75,7 +75,7 @@ def fill(connection: Connection) -> None:
     """Insert rows into every empty table, with its present columns."""
     # In one query: one per table would take longer than the migrations.
     there = {name: columns for (_, name), columns in inspect(connection).get_multi_columns().items()}
-    # Passkeys last: before 0052 they refer to owner keys, which the model does not say.
+    # Passkeys last: before 0051 they refer to owner keys, which the model does not say.
     for table in sorted(db.metadata.sorted_tables, key=lambda each: each.name == "owner_passkeys"):
         if table.name not in there:
             continue
