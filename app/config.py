@@ -108,6 +108,9 @@ class Settings(BaseSettings):
     secret_key_fallbacks: SecretStr = SecretStr("")
     code_peppers: SecretStr = SecretStr("")
     encryption_keys: SecretStr = SecretStr("")
+    signer_socket: str = ""
+    signer_database_url: SecretStr = SecretStr("")
+    signer_client_uids: str = ""
     receipt_signing_keys: SecretStr = SecretStr("")
     web_bot_auth_keys: SecretStr = SecretStr("")
     bootstrap_master_key: SecretStr = SecretStr("")

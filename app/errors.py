@@ -359,6 +359,13 @@ class PriceUnavailable(ServiceError, code="PRICE_UNAVAILABLE", status=503):
     default_message = "There is no current price for this token, so limits cannot be checked; try again shortly."
 
 
+class KeyServiceUnavailable(ServiceError, code="KEY_SERVICE_UNAVAILABLE", status=503):
+    """The wallet's key cannot be opened at the moment, so nothing was signed; states when to retry."""
+
+    default_message = "The service that keeps the keys of wallets does not respond, so nothing was signed; try again."
+    reason = "key_service_unreachable"
+
+
 class InvalidSpec(ServiceError, code="INVALID_SPEC", status=400):
     """The OpenAPI specification is invalid; `details.place` is where, as a JSON pointer."""
 

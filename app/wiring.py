@@ -58,6 +58,7 @@ from app.ports.shopper import Shopper
 from app.ports.swaps import SwapExchange
 from app.state import Ports
 from shopper.process import browser_discovery
+from signer.client import RemoteVault, SignerClient
 
 PortT = TypeVar("PortT")
 _NO_KEY = SecretStr("")
@@ -80,6 +81,8 @@ def build(settings: Settings) -> Ports:
         # Jupiter has no pools on test networks.
         exchanges[ChainName.SOLANA] = JupiterExchange(solana, settings.jupiter_url, jupiter)
     chains: dict[ChainName, Chain] = {**evm, ChainName.SOLANA: solana}
+    keys = settings.encryption_key_list()
+    signer = SignerClient(settings.signer_socket) if settings.signer_socket else None
     return Ports(
         chains=MappingProxyType(chains),
         swap_exchanges=MappingProxyType(exchanges),
@@ -92,7 +95,8 @@ def build(settings: Settings) -> Ports:
         payment_signers=_by_chain(evm, solana, EvmPaymentSigner, SolanaPaymentSigner),
         sponsors=_by_chain(evm, solana, EvmTransferSponsor, SolanaTransferSponsor),
         bridges=MappingProxyType(bridges_between(settings, chains)),
-        vault=LocalVault(settings.encryption_key_list()),
+        vault=LocalVault(keys) if signer is None else RemoteVault(keys, signer),
+        signer=signer,
         prices=_prices(settings, evm, jupiter),
         queue=RqQueue(settings.redis_address),
         counters=RedisCounterStore(settings.redis_address),

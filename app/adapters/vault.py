@@ -8,8 +8,8 @@ import base64
 import hmac
 import re
 import secrets
-from collections.abc import Sequence
-from typing import NoReturn, SupportsIndex
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn, SupportsIndex
 
 from coincurve import PrivateKey
 from cryptography.exceptions import InvalidTag
@@ -25,7 +25,7 @@ from solders.pubkey import Pubkey
 
 from app.adapters.evm import signatures
 from app.ports.errors import Rejected
-from app.ports.vault import NewWallet, SecretLocation
+from app.ports.vault import NewWallet, SecretLocation, Signer
 
 ENTROPY_BYTES = 16
 SOLANA_PATH = "m/44'/501'/0'/0'"
@@ -94,7 +94,7 @@ class LocalSigner(_NonCopyable):
     def __repr__(self) -> str:
         return f"LocalSigner(evm_address={self.evm_address!r}, solana_address={self.solana_address!r})"
 
-    def sign_digest(self, digest: bytes) -> tuple[int, int, int]:
+    def sign_digest(self, digest: bytes, of: Mapping[str, Any]) -> tuple[int, int, int]:
         if len(digest) != _DIGEST_BYTES:
             raise ValueError("a digest has 32 bytes")
         signature = self._evm.sign_recoverable(digest, hasher=None)
@@ -169,7 +169,7 @@ class LocalVault(_NonCopyable):
         pair = _signer(secret)
         return NewWallet(location.row_id, self.seal(secret, location), pair.evm_address, pair.solana_address)
 
-    def signer(self, sealed: str, location: SecretLocation) -> LocalSigner:
+    def signer(self, sealed: str, location: SecretLocation, *, addresses: tuple[str, str] = ("", "")) -> Signer:
         secret = self.open(sealed, location)
         if len(secret) == ENTROPY_BYTES:  # sealed before keys were stored with their entropy
             return LocalSigner(*wallet_keys(secret))

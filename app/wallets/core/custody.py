@@ -55,7 +55,8 @@ def signer_of(wallet_id: str) -> Signer:
         if row is None:
             raise NotFound
         _SEAL.verify(session, row)
-    return vault.signer(row.sealed, key_location(wallet_id))
+    addresses = row.evm_address, row.solana_address
+    return vault.signer(row.sealed, key_location(wallet_id), addresses=addresses)
 
 
 def assert_network() -> Vault:

@@ -1,0 +1,139 @@
+"""What the signer process does for its clients: it makes and checks wallets' keys, and signs what was recorded."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import structlog
+from sqlalchemy import outerjoin, select
+
+from app.authenticated import RowChanged, seal_of
+from app.core.chains import TOKENS_BY_SYMBOL, USDC, ChainName
+from app.core.money import TokenAmount
+from app.db.tables import in_list
+from app.db.unit_of_work import read_only_unit
+from app.payments.treasury import OWNER_AGENT_ID
+from app.ports.vault import SecretLocation
+from app.spending.holds import SpendingHoldState
+from app.spending.models import SpendingHold
+from app.state import app_state
+from app.wallets.core import custody
+from app.wallets.core.models import SigningIntent, Wallet
+from signer import evm_checks, solana_checks
+from signer.intended import Intended, Refused, Signable, require
+from signer.journal import Journal
+
+_log = structlog.get_logger(__name__)
+_MAX_INTENTS = 20
+_NANOS_PER_USDC_UNIT = 1000
+_LEAST_PERCENT = 90
+"""Of the amount of a payment in USDC: the hold has the dollar value at the market's price."""
+_LOSSES = frozenset({"swap", "bridge_leg"})
+"""Kinds of which only a loss or a fee counts against the limits."""
+_WALLET = seal_of(Wallet)
+_HOLD_COLUMNS = [column.label(f"hold_{column.key}") for column in SpendingHold.__table__.columns]
+
+
+class SignerService:
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.acts: Mapping[str, Callable[..., Any]] = {
+            "ping": lambda: True, "sign": self.sign, "withdraw": journal.close, "signed": journal.signed_since,
+            "create": _create, "import": _import, "seal": _seal, "check": _check,
+        }  # fmt: skip
+
+    def sign(self, wallet: str, intents: Sequence[str], content: Mapping[str, Any]) -> Any:
+        """Return the signature of a content that carries out recorded intents of a wallet. Raises: Refused."""
+        try:
+            signable = self._recorded(wallet, intents, content)
+        except Refused as refusal:
+            _log.error("signature_refused", wallet_id=wallet, intents=list(intents)[:_MAX_INTENTS], reason=str(refusal))
+            raise
+        signer = custody.signer_of(wallet)
+        if "message" in content:
+            return signer.sign_message(_bytes(content["message"])).hex()
+        return signer.sign_digest(signable.digest, content)
+
+    def _recorded(self, wallet: str, intents: Sequence[str], content: Mapping[str, Any]) -> Signable:
+        candidates = _read(wallet, intents)
+        network = app_state().settings.network.value
+        try:
+            if "message" in content:
+                found = solana_checks.check_message(_bytes(content["message"]), candidates, network)
+            elif "struct" in content:
+                found = evm_checks.check_typed(content, candidates, network)
+            else:
+                found = evm_checks.check_transaction(content, candidates, network)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise Refused("malformed") from None
+        refusal = Refused("not_recorded")
+        for signable in found:
+            try:
+                self._journal.record(signable)
+            except Refused as reason:
+                refusal = reason
+                continue
+            return signable
+        raise refusal
+
+
+def _read(wallet_id: str, intents: Sequence[str]) -> list[Intended]:
+    """Read intents of a wallet with their holds, as they are committed. Raises: Refused."""
+    require(0 < len(intents) <= _MAX_INTENTS, "not_recorded")
+    table, holds = SigningIntent.__table__, SpendingHold.__table__
+    joined = outerjoin(table, holds, holds.c.reference == table.c.hold_id)
+    query = select(*seal_of(SigningIntent).columns, SigningIntent.closed_at, *_HOLD_COLUMNS).select_from(joined)
+    with read_only_unit() as session:
+        owner = session.execute(select(*_WALLET.columns).where(Wallet.id == wallet_id)).one_or_none()
+        require(owner is not None, "no_wallet")
+        assert owner is not None  # noqa: S101 - for the type checker
+        are_meant = in_list(session, SigningIntent.id, list(intents)), SigningIntent.wallet_id == wallet_id
+        rows = session.execute(query.where(*are_meant)).all()
+        try:
+            _WALLET.verify(session, owner)
+            for row in rows:
+                seal_of(SigningIntent).verify(session, row)
+        except RowChanged:
+            raise Refused("row_changed") from None
+    require(bool(rows), "not_recorded")
+    is_service = owner.agent_id == OWNER_AGENT_ID
+    return [_intended(row, owner, is_service=is_service) for row in rows if row.closed_at is None]
+
+
+def _intended(row: Any, owner: Any, *, is_service: bool) -> Intended:
+    amount = TokenAmount(row.amount_units, TOKENS_BY_SYMBOL[row.currency])
+    least_nanos = 0
+    if amount.token == USDC and row.kind not in _LOSSES:
+        least_nanos = amount.units * _NANOS_PER_USDC_UNIT * _LEAST_PERCENT // 100
+    is_covered = (
+        row.hold_state == SpendingHoldState.HELD and row.hold_wallet_id == owner.id
+        and row.hold_amount_nanos >= least_nanos and not row.hold_paid_by_credits
+    )  # fmt: skip
+    return Intended(
+        row.id, owner.id, row.kind, ChainName(row.chain), row.recipient, amount, row.minimum_units,
+        owner.evm_address, owner.solana_address, is_service=is_service, is_covered=is_covered,
+    )  # fmt: skip
+
+
+def _create(row_id: str) -> Sequence[str]:
+    made = app_state().ports.vault.create_wallet(custody.key_location(row_id))
+    return made.wallet_id, made.sealed, made.evm_address, made.solana_address
+
+
+def _import(row_id: str, evm: str | None, solana: str | None) -> Sequence[str]:
+    keys = {"evm": evm and _bytes(evm), "solana": solana and _bytes(solana)}
+    made = app_state().ports.vault.import_wallet(custody.key_location(row_id), **keys)
+    return made.wallet_id, made.sealed, made.evm_address, made.solana_address
+
+
+def _seal(secret: str, row_id: str) -> str:
+    return app_state().ports.vault.seal(_bytes(secret), custody.key_location(row_id))
+
+
+def _check(sealed: str, table: str, row_id: str) -> Sequence[int]:
+    """Check that a wallet's key can be opened; it is not returned. Raises: Rejected."""
+    app_state().ports.vault.open(sealed, SecretLocation(table, "sealed", row_id))
+    return ()
+
+
+def _bytes(text: str) -> bytes:
+    return bytes.fromhex(text.removeprefix("0x"))
