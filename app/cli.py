@@ -19,7 +19,7 @@ from app.status.cli import doctor
 from app.status.migrations import MigrationCommands
 from app.web.openapi_document import OpenApiDocument
 
-keys = AppGroup("keys", help="Encryption keys.")
+keys = platform.OperatorGroup("keys", "Encryption keys.")
 documents = AppGroup("documents", help="The OpenAPI document.")
 purchases = AppGroup("purchases", help="Purchases in web shops.")
 
@@ -35,12 +35,13 @@ def register(app: Flask) -> None:
 
 
 @keys.command("rotate")
-@click.option("--batch", default=500, show_default=True, help="Rows per unit of work.")
+@click.option("--batch", default=500, show_default=True, help="Rows at a time.")
 def rotate(batch: int) -> None:
     """Reseal everything sealed with an older encryption key; may run while the service does."""
     vault = app_state().ports.vault
     # It takes many units, so that an entry precedes them: the operator is recorded even if the process dies.
-    actor, key_id = actors.shell_actor(), vault.current_key_id
+    actor = actors.shell_actor()
+    key_id = " and ".join(dict.fromkeys([vault.current_key_id, vault.sealing_key_id("wallet_keys")]))
     trail.record_alone(actor, AuditAction.ENCRYPTION_ROTATION_STARTED, encryption_key=key_id)
     resealed = row_seals.reseal_all(vault, batch=batch)
     trail.record_alone(actor, AuditAction.ENCRYPTION_ROTATED, secrets=resealed, encryption_key=key_id)

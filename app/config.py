@@ -15,7 +15,7 @@ from urllib.parse import urlencode, urlsplit
 from pydantic import AwareDatetime, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from app.core import host
+from app.core import host, setting_types
 from app.core.chains import TOKENS_BY_SYMBOL, AddressError, ChainName, Family, base58_bytes, parse_address
 from app.core.ip_ranges import is_loopback
 from app.core.setting_types import KEY_BYTES, BaseUrl, Origins, PageUrl, RateLimit, SupportUrl, Urls, keys, split
@@ -108,6 +108,9 @@ class Settings(BaseSettings):
     secret_key_fallbacks: SecretStr = SecretStr("")
     code_peppers: SecretStr = SecretStr("")
     encryption_keys: SecretStr = SecretStr("")
+    wallet_encryption_keys: str = ""
+    vault_token: SecretStr = SecretStr("")
+    pkcs11_pin: SecretStr = SecretStr("")
     signer_socket: str = ""
     signer_database_url: SecretStr = SecretStr("")
     signer_client_uids: str = ""
@@ -267,7 +270,7 @@ class Settings(BaseSettings):
         ca_file = self.redis_ca_file
         if ca_file and not (self.redis_address.startswith("rediss:") and (ca_file == "off" or Path(ca_file).is_file())):
             raise ValueError("REDIS_CA_FILE must be a readable file, or off, and REDIS_URL a rediss:// address")
-        self.encryption_key_list()
+        setting_types.key_services(self.wallet_encryption_keys, dict(self.encryption_key_list()))
         self.code_pepper_list()
         keys(self.web_bot_auth_keys.get_secret_value(), "WEB_BOT_AUTH_KEYS")
         signing_keys = keys(self.receipt_signing_keys.get_secret_value(), "RECEIPT_SIGNING_KEYS")

@@ -360,9 +360,9 @@ class PriceUnavailable(ServiceError, code="PRICE_UNAVAILABLE", status=503):
 
 
 class KeyServiceUnavailable(ServiceError, code="KEY_SERVICE_UNAVAILABLE", status=503):
-    """The wallet's key cannot be opened at the moment, so nothing was signed; states when to retry."""
+    """A KMS or HSM refused to encrypt or decrypt a wallet's key, or did not respond; states when to retry."""
 
-    default_message = "The service that keeps the keys of wallets does not respond, so nothing was signed; try again."
+    default_message = "The key of the wallet cannot be used at the moment, so nothing was signed; try again shortly."
     reason = "key_service_unreachable"
 
 

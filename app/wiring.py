@@ -11,7 +11,7 @@ from typing import TypeVar
 from pydantic import SecretStr
 
 from app import bot_auth
-from app.adapters import prices
+from app.adapters import key_services, prices
 from app.adapters.bridges.cctp.attestations import AttestationClient
 from app.adapters.bridges.cctp.bridge import CctpBridge, CctpChain
 from app.adapters.bridges.cctp.evm_chain import EvmCctpChain
@@ -48,6 +48,7 @@ from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
 from app.adapters.vault import LocalVault
 from app.capacity.limiter import RateLimiter
 from app.config import Network, Settings
+from app.core import setting_types
 from app.core.chains import ETH, TOKENS_BY_SYMBOL, USDC, ChainName
 from app.core.money import nanos_from_usd
 from app.ports.bridges import BridgeProvider, BridgeRoute
@@ -81,7 +82,6 @@ def build(settings: Settings) -> Ports:
         # Jupiter has no pools on test networks.
         exchanges[ChainName.SOLANA] = JupiterExchange(solana, settings.jupiter_url, jupiter)
     chains: dict[ChainName, Chain] = {**evm, ChainName.SOLANA: solana}
-    keys = settings.encryption_key_list()
     signer = SignerClient(settings.signer_socket) if settings.signer_socket else None
     return Ports(
         chains=MappingProxyType(chains),
@@ -95,7 +95,7 @@ def build(settings: Settings) -> Ports:
         payment_signers=_by_chain(evm, solana, EvmPaymentSigner, SolanaPaymentSigner),
         sponsors=_by_chain(evm, solana, EvmTransferSponsor, SolanaTransferSponsor),
         bridges=MappingProxyType(bridges_between(settings, chains)),
-        vault=LocalVault(keys) if signer is None else RemoteVault(keys, signer),
+        vault=_vault(settings) if signer is None else RemoteVault(settings.encryption_key_list(), signer),
         signer=signer,
         prices=_prices(settings, evm, jupiter),
         queue=RqQueue(settings.redis_address),
@@ -110,6 +110,17 @@ def build(settings: Settings) -> Ports:
         mailer=SmtpMailer(smtp_url, sender=settings.mail_from) if smtp_url else None,
         probes=partial(_probes, settings),
     )
+
+
+def _vault(settings: Settings) -> LocalVault:
+    found = setting_types.key_services(settings.wallet_encryption_keys)
+    kinds: dict[str, Callable[..., str]] = {
+        "aws-kms": key_services.aws_kms, "gcp-kms": key_services.google_kms,
+        "hcvault": partial(key_services.vault_transit, settings.vault_token),
+        "pkcs11": partial(key_services.pkcs11_key, settings.pkcs11_pin),
+    }  # fmt: skip
+    services = {key_id: partial(kinds[parts[0]], *parts[1:]) for key_id, parts in found.items() if parts}
+    return LocalVault(settings.encryption_key_list(), services, next(iter(found), ""))
 
 
 def _probes(settings: Settings) -> list[Probe]:

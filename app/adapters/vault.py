@@ -1,5 +1,7 @@
 """Custody in this process: secrets sealed with AES-256-GCM under keys from the settings.
 
+Wallets' keys may be sealed under data keys instead, one of each wallet, which a KMS or an HSM encrypts.
+
 No repr, log, exception or pickle of anything here contains a secret. A wallet's keys are derived from one BIP-39
 entropy as MetaMask and Phantom do: BIP-32 over secp256k1 for EVM chains, SLIP-0010 over Ed25519 for Solana.
 """
@@ -8,9 +10,13 @@ import base64
 import hmac
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NoReturn, SupportsIndex
 
+import structlog
 from coincurve import PrivateKey
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -24,8 +30,14 @@ from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
 from app.adapters.evm import signatures
+from app.capacity.single_flight_cache import SingleFlightCache
+from app.db.unit_of_work import assert_no_unit
+from app.errors import KeyServiceUnavailable
+from app.observability import counters
 from app.ports.errors import Rejected
-from app.ports.vault import NewWallet, SecretLocation, Signer
+from app.ports.vault import KeyService, NewWallet, SecretLocation, Signer
+
+_log = structlog.get_logger(__name__)
 
 ENTROPY_BYTES = 16
 SOLANA_PATH = "m/44'/501'/0'/0'"
@@ -58,11 +70,12 @@ _KEY_BYTES = 32
 _PAIR_BYTES = 2 * _KEY_BYTES
 _WALLET_BYTES = ENTROPY_BYTES + _PAIR_BYTES
 _NONCE_BYTES = 12
-_TAG_BYTES = 16
 _DIGEST_BYTES = 32
 _MAC_INFO = b"purser/authenticated-rows/v1"
 _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
-_SEALED = re.compile(r"([A-Za-z0-9_-]{1,32})\.([A-Za-z0-9_-]+)", re.ASCII)
+# A wallet is retired without its key being opened, so under a key service it is sealed for the first in both.
+_WALLET_TABLES = ("wallet_keys", "retired_keys")
+_DATA_KEY_SECONDS = 300
 
 
 class _NonCopyable:
@@ -106,17 +119,20 @@ class LocalSigner(_NonCopyable):
 
 
 class LocalVault(_NonCopyable):
-    """Seals with the first of the operator's keys and opens with all of them."""
+    """Seals with the first of the operator's keys, and wallets' keys with the service `sealing`; opens with all."""
 
-    __slots__ = ("_keys", "_mac_keys", "current_key_id")
+    __slots__ = ("_data_keys", "_keys", "_mac_keys", "_services", "_wallet_key_id", "current_key_id")
 
-    def __init__(self, keys: Sequence[tuple[str, bytes]]) -> None:
+    def __init__(
+        self, keys: Sequence[tuple[str, bytes]], services: Mapping[str, KeyService] | None = None, sealing: str = ""
+    ) -> None:
         """Store `(id, 32 bytes)` pairs, the one for new data first. Raises: ValueError that shows no key."""
         ids = [key_id for key_id, _ in keys]
         well_formed = all(_KEY_ID.fullmatch(key_id) and len(key) == _KEY_BYTES for key_id, key in keys)
         if not ids or not well_formed or len(set(ids)) != len(ids):
             raise ValueError("a vault needs at least one key; each has its own id and 32 bytes")
-        self.current_key_id = ids[0]
+        self.current_key_id, self._services, self._data_keys = ids[0], services or {}, SingleFlightCache()
+        self._wallet_key_id = sealing if sealing in self._services else ids[0]
         self._keys = {key_id: AESGCM(key) for key_id, key in keys}
         self._mac_keys = {
             key_id: HKDF(SHA256(), _KEY_BYTES, salt=None, info=_MAC_INFO).derive(key) for key_id, key in keys
@@ -125,35 +141,68 @@ class LocalVault(_NonCopyable):
     def __repr__(self) -> str:
         return f"LocalVault(key_ids={list(self._keys)!r})"
 
+    def sealing_key_id(self, table: str) -> str:
+        return self._wallet_key_id if table in _WALLET_TABLES else self.current_key_id
+
     def seal(self, secret: bytes, location: SecretLocation) -> str:
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        ciphertext = self._keys[self.current_key_id].encrypt(nonce, secret, _associated_data(location))
-        return f"{self.current_key_id}.{_encode(nonce + ciphertext)}"
+        key_id = self.sealing_key_id(location.table)
+        if key_id in self._keys:
+            return f"{key_id}.{_encrypt(self._keys[key_id], secret, location)}"
+        data_key, place = secrets.token_bytes(_KEY_BYTES), replace(location, table=_WALLET_TABLES[0])
+        with self._service(key_id, "encrypt", location) as use:
+            encrypted = use("encrypt", base64.b64encode(data_key).decode(), location.row_id)
+        sealed = f"{key_id}.{encrypted}.{_encrypt(AESGCM(data_key), secret, place)}"
+        self.open(sealed, location)  # what could not be opened again would be lost
+        return sealed
 
     def open(self, sealed: str, location: SecretLocation) -> bytes:
-        parts = _SEALED.fullmatch(sealed)
-        key = self._keys.get(parts[1]) if parts else None
-        if parts is None or key is None:
+        key_id, _, text = sealed.partition(".")
+        if key_id in self._keys:
+            return _decrypt(self._keys[key_id], text, location)
+        encrypted, _, text = text.partition(".")
+        place = replace(location, table=_WALLET_TABLES[0])
+        if key_id not in self._services:
             raise _unreadable()
-        body = _decode(parts[2])
-        if body is None or len(body) < _NONCE_BYTES + _TAG_BYTES:
-            raise _unreadable()
+
+        def decrypt() -> AESGCM:
+            with self._service(key_id, "decrypt", location) as use:
+                data_key = AESGCM(base64.b64decode(use("decrypt", encrypted, location.row_id)))
+                _decrypt(data_key, text, place)  # another key is not remembered
+            return data_key
+
+        return _decrypt(self._data_keys.get((sealed, place), decrypt, ttl_seconds=_DATA_KEY_SECONDS), text, place)
+
+    def move(self, sealed: str, location: SecretLocation, to: SecretLocation) -> str:
+        if sealed.partition(".")[0] in self._services:
+            return sealed
+        key_id = self.current_key_id
+        return f"{key_id}.{_encrypt(self._keys[key_id], self.open(sealed, location), to)}"
+
+    @contextmanager
+    def _service(self, key_id: str, operation: str, location: SecretLocation) -> Iterator[KeyService]:
+        """Record a use of a key service, of which every failure may be temporary. Raises: KeyServiceUnavailable."""
+        assert_no_unit()
+        began, outcome = time.monotonic(), "ok"
         try:
-            return key.decrypt(body[:_NONCE_BYTES], body[_NONCE_BYTES:], _associated_data(location))
-        except InvalidTag:
-            raise _unreadable() from None
+            yield self._services[key_id]
+        except Exception as error:
+            reply = getattr(error, "response", None)
+            code = reply.get("Error", {}).get("Code") if isinstance(reply, dict) else getattr(reply, "status_code", "")
+            outcome = f"{type(error).__name__} {code}".strip()  # its text may quote a token
+            raise KeyServiceUnavailable(retry_after_seconds=10) from None
+        finally:
+            counters.KEY_SECONDS.labels(key_id, operation, outcome).observe(time.monotonic() - began)
+            _log.info("wallet_key_used", key=key_id, use=operation, wallet_id=location.row_id, outcome=outcome)
 
     def authenticate(self, message: bytes) -> str:
-        mac = hmac.digest(self._mac_keys[self.current_key_id], message, "sha256")
-        return f"{self.current_key_id}.{_encode(mac)}"
+        return self._mac(self.current_key_id, message)
 
     def is_authentic(self, mac: str, message: bytes) -> bool:
-        key_id, _, text = mac.partition(".")
-        key = self._mac_keys.get(key_id)
-        if key is None:
-            return False
-        expected = _encode(hmac.digest(key, message, "sha256"))
-        return hmac.compare_digest(expected.encode(), text.encode())
+        key_id = mac.partition(".")[0]
+        return key_id in self._mac_keys and hmac.compare_digest(self._mac(key_id, message).encode(), mac.encode())
+
+    def _mac(self, key_id: str, message: bytes) -> str:
+        return f"{key_id}.{_encode(hmac.digest(self._mac_keys[key_id], message, 'sha256'))}"
 
     def create_wallet(self, location: SecretLocation) -> NewWallet:
         """Seal new entropy of 128 bits with its keys: to derive them for each signature would take two milliseconds."""
@@ -192,6 +241,19 @@ def _unreadable() -> Rejected:
     return Rejected("sealed_unreadable")
 
 
+def _encrypt(key: AESGCM, secret: bytes, location: SecretLocation) -> str:
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    return _encode(nonce + key.encrypt(nonce, secret, _associated_data(location)))
+
+
+def _decrypt(key: AESGCM, text: str, location: SecretLocation) -> bytes:
+    body = _decode(text)
+    try:
+        return key.decrypt(body[:_NONCE_BYTES], body[_NONCE_BYTES:], _associated_data(location))
+    except (InvalidTag, ValueError):  # of a nonce that is too short
+        raise _unreadable() from None
+
+
 def _associated_data(location: SecretLocation) -> bytes:
     # Length prefixes: without them ("ab", "c") and ("a", "bc") would be the same location.
     parts = [part.encode() for part in (location.table, location.column, location.row_id)]
@@ -202,10 +264,10 @@ def _encode(body: bytes) -> str:
     return base64.urlsafe_b64encode(body).rstrip(b"=").decode()
 
 
-def _decode(text: str) -> bytes | None:
+def _decode(text: str) -> bytes:
     try:
         body = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except ValueError:
-        return None
+        return b""
     # The last letter has spare bits; only one spelling of a ciphertext is accepted.
-    return body if _encode(body) == text else None
+    return body if _encode(body) == text else b""

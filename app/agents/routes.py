@@ -6,7 +6,7 @@ from app.agents import claims, schemas, service
 from app.agents import keys as agent_keys
 from app.audit_log.actors import current_actor
 from app.core.pagination import Page
-from app.errors import AlreadyClaimed, InvalidInput, LimitReached
+from app.errors import AlreadyClaimed, InvalidInput, KeyServiceUnavailable, LimitReached
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity.guards import (
@@ -40,6 +40,7 @@ agents = Blueprint("agents", guard=AGENT_KEY, url_prefix="/v1/agents", descripti
 @registration.post("/agents/register")
 @registration.arguments(schemas.RegisterRequest, required=False)
 @registration.response(201, schemas.RegisterResponse)
+@registration.raises(KeyServiceUnavailable)
 def register(body: dict[str, Any]) -> dict[str, Any]:
     """Register an agent: a key with credits, a wallet on three chains under limits, a claim code."""
     made = service.register(name=body["name"], email=body["email"])

@@ -43,9 +43,11 @@ class SingleFlightCache:
         Raises: what `load` raised, without another attempt for `failure_ttl_seconds`.
         """
         with self._lock:
-            flight = self._flights.get(key)
-            is_leader = flight is None or (flight.done() and self._clock_ns() >= flight.expires_ns)
+            flight, now_ns = self._flights.get(key), self._clock_ns()
+            is_leader = flight is None or (flight.done() and now_ns >= flight.expires_ns)
             if flight is None or is_leader:
+                # Expired values are dropped, because they may be secrets.
+                self._flights = {k: f for k, f in self._flights.items() if not f.done() or now_ns < f.expires_ns}
                 if len(self._flights) >= _MAX_ENTRIES:
                     self._flights.clear()
                 flight = self._flights[key] = _Flight()

@@ -3,6 +3,7 @@
 import base64
 import binascii
 import re
+from collections.abc import Collection
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -12,6 +13,12 @@ from pydantic_settings import NoDecode
 
 KEY_BYTES = 32
 _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
+_KEY_SERVICE = re.compile(
+    r"(?a)local|([A-Za-z0-9_-]{1,32}):(?:(aws-kms)://(arn:[a-z-]+:kms:[a-z0-9-]+:\d+:(?:key|alias)/[\w/-]+)"
+    r"|(gcp-kms)://(projects/[^/]+/locations/[^/]+/keyRings/[^/]+/cryptoKeys/[\w-]+)"
+    r"|(hcvault)://([\w.-]+(?::\d+)?)/([\w/-]+)/keys/([\w.-]+)"
+    r"|(pkcs11):token=([^;?&]+);object=([^;?&]+)\?module-path=(/[^;?&]+))"
+)
 # As a browser writes it: in lower case, without a default port and without a path.
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?", re.ASCII)
 _DEFAULT_PORT = re.compile(r"https://.*:443|http://.*:80")
@@ -39,6 +46,15 @@ def keys(text: str, name: str) -> tuple[tuple[str, bytes], ...]:
         msg = f"{name} contains a key id twice"
         raise ValueError(msg)
     return tuple(found)
+
+
+def key_services(text: str, taken: Collection[str] = ()) -> dict[str, list[str]]:
+    """Return the kind and the parts of each `id:address` by its id, the first of which seals; `local` has none."""
+    matches = [_KEY_SERVICE.fullmatch(entry) for entry in split(text)]
+    found = {each[1] or "local": list(filter(None, each.groups()[1:])) for each in matches if each}
+    if len(found) != len(matches) or not found.keys().isdisjoint(taken):
+        raise ValueError("WALLET_ENCRYPTION_KEYS must be a list of local and id:address, each id not used elsewhere")
+    return found
 
 
 def _base_url(text: str) -> str:

@@ -54,6 +54,7 @@ RPC_SECONDS = _declare(Histogram, "rpc_seconds", "Time of a call to a chain's en
 RPC_FAILURES = _declare(
     Counter, "rpc_failures", "Calls to a chain's endpoint without a usable response.", "chain", "endpoint", "reason"
 )
+KEY_SECONDS = _declare(Histogram, "key_seconds", "Time of each use of a KMS or HSM.", "key", "operation", "outcome")
 CONNECTIONS_SHED = _declare(Counter, "connections_shed", "Connections shed or evicted, by reason.", "reason")
 JOBS_REJECTED = _declare(
     Counter, "jobs_rejected", "Queue entries that are not jobs of this service: another program writes to its Redis."

@@ -44,7 +44,10 @@ _SHARED_PROCESSORS: list[Any] = [
 ]
 _JSON = json.JSONEncoder(default=repr)
 # At DEBUG these log whole requests, URLs with credentials, or SQL parameters.
-_NOISY = ("urllib3", "web3", "sqlalchemy.engine", "rq", "hpack", "httpx2", "asyncio", "alembic.runtime.plugins")
+_NOISY = (
+    "urllib3", "botocore", "google", "web3", "sqlalchemy.engine", "rq", "hpack", "httpx2", "asyncio",
+    "alembic.runtime.plugins",
+)  # fmt: skip
 # One list object: a logger keeps the list of its first use.
 _PROCESSORS: list[Any] = [*_SHARED_PROCESSORS, structlog.stdlib.ProcessorFormatter.wrap_for_formatter]
 

@@ -11,6 +11,7 @@ from app.core.money import TokenAmount
 from app.credits import accounts as credit_accounts
 from app.db.leases import once_per_period
 from app.db.unit_of_work import unit_of_work
+from app.errors import KeyServiceUnavailable
 from app.payments import claimed_payments, settlement_capacity, topups, treasury
 from app.payments.claimed_payments import PaymentStatus
 from app.payments.models import TopUp
@@ -51,7 +52,7 @@ def check_gas_reserves() -> None:
         for chain in state.ports.facilitators:
             try:
                 _check_chain(chain, state)
-            except PortError as error:
+            except (PortError, KeyServiceUnavailable) as error:
                 _log.warning("gas_reserve_check_failed", chain=chain, reason=error.reason)
             settlement.detect_reversed_payments(chain)
 

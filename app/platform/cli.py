@@ -30,7 +30,7 @@ _MAX_LISTED = 1000
 _ROLES = [each.value for each in MasterKeyRole]
 
 
-class _OperatorGroup(AppGroup):
+class OperatorGroup(AppGroup):
     """Commands that log to stderr, and show a refusal as its message."""
 
     def __init__(self, name: str, help_: str) -> None:
@@ -43,11 +43,11 @@ class _OperatorGroup(AppGroup):
             raise click.ClickException(error.message) from None
 
 
-master_keys = _OperatorGroup("master-keys", "Master keys for the administration of the platform.")
-owner_keys = _OperatorGroup("owner-keys", "Keys of the owners of agents.")
+master_keys = OperatorGroup("master-keys", "Master keys for the administration of the platform.")
+owner_keys = OperatorGroup("owner-keys", "Keys of the owners of agents.")
 _KEPT = "Keys of deleted wallets, kept for a time so that their funds can be recovered."
-retired_keys = _OperatorGroup("retired-keys", _KEPT)
-audit = _OperatorGroup("audit", "The audit log of administrative acts.")
+retired_keys = OperatorGroup("retired-keys", _KEPT)
+audit = OperatorGroup("audit", "The audit log of administrative acts.")
 
 
 @master_keys.command("create")
@@ -123,7 +123,7 @@ def export_retired_key(wallet_id: str) -> None:
     try:
         wallet, phrase = keys.export_retired_key(actors.shell_actor(), wallet_id)
     except PortError:
-        raise click.ClickException("The key cannot be opened: ENCRYPTION_KEYS lacks the key that sealed it.") from None
+        raise click.ClickException("The key cannot be opened: (WALLET_)ENCRYPTION_KEYS lacks its key.") from None
     click.echo(f"Recovery phrase (BIP-39): {phrase}")
     for (chains, path), address in zip(_DERIVATION_PATHS, (wallet.evm_address, wallet.solana_address), strict=True):
         click.echo(f"{chains}: {address} at {path}")

@@ -154,8 +154,8 @@ def export_retired_key(actor: Actor, wallet_id: str) -> tuple[RetiredKey, str]:
     Raises: NotFound.
     """
     canonical = identifiers.require_id(wallet_id, NotFound("This is not the id of a wallet."))
+    wallet, phrase = custody.export_retired(canonical)
     with unit_of_work() as session:
-        wallet, phrase = custody.export_retired(session, canonical)
         after = {"evm_address": wallet.evm_address, "solana_address": wallet.solana_address}
         trail.record(session, actor, AuditEvent(AuditAction.RETIRED_KEY_EXPORTED, canonical, after=after))
     return wallet, phrase

@@ -47,9 +47,9 @@ def sealed_columns() -> Iterator[tuple[Table, Column[str]]]:
 
 
 def reseal_all(vault: Vault, *, batch: int) -> int:
-    """Reseal what older keys have sealed, in units of `batch` rows; return how many.
+    """Reseal what older keys have sealed, one by one, reading `batch` rows at a time; return how many.
 
-    The same for the MACs of authenticated rows. Raises: Rejected, RowChanged.
+    The same for the MACs of authenticated rows, in units of it. Raises: Rejected, RowChanged, KeyServiceUnavailable.
     """
     secrets = sum(_reseal_column(vault, table, column, batch) for table, column in sealed_columns())
     return secrets + authenticated.restamp_all(accepts_changed=False, batch=batch)
@@ -59,15 +59,16 @@ def _reseal_column(vault: Vault, table: Table, column: Column[str], batch: int) 
     (key,) = table.primary_key.columns
     done, last_id = 0, None
     while True:
-        with unit_of_work() as session:
-            is_old = not_(column.startswith(f"{vault.current_key_id}.", autoescape=True))
+        with read_only_unit() as session:
+            is_old = not_(column.startswith(f"{vault.sealing_key_id(table.name)}.", autoescape=True))
             conditions = [column.is_not(None), is_old, *([] if last_id is None else [key > last_id])]
             rows = session.execute(select(key, column).where(*conditions).order_by(key).limit(batch)).all()
-            for row_id, sealed in rows:
-                location = SecretLocation(table.name, column.name, row_id)
-                resealed = vault.seal(vault.open(sealed, location), location)
-                session.execute(update(table).where(key == row_id, column == sealed).values({column.name: resealed}))
-                done += 1
+        for row_id, sealed in rows:
+            location = SecretLocation(table.name, column.name, row_id)
+            resealed = {column.name: vault.seal(vault.open(sealed, location), location)}
+            with unit_of_work() as session:
+                session.execute(update(table).where(key == row_id, column == sealed).values(resealed))
+        done += len(rows)
         if len(rows) < batch:
             return done
         last_id = rows[-1][0]

@@ -1,6 +1,6 @@
 """Custody: sealing of secrets and signatures of wallets."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
@@ -50,18 +50,28 @@ class Signer(Protocol):
         """Return the 64-byte Ed25519 signature over a Solana message."""
 
 
+KeyService = Callable[[str, str, str], str]
+"""Lets a KMS or HSM `encrypt` or `decrypt` a data key in base64, bound to the id of its wallet. Raises: anything."""
+
+
 class Vault(Protocol):
     """Seals secrets under the operator's encryption keys; `sealed` texts start with the id of their key."""
 
     @property
     def current_key_id(self) -> str:
-        """The key that seals new data; a sealed text that starts with another id awaits rotation."""
+        """The key of new MACs, and of new data except wallets' keys."""
+
+    def sealing_key_id(self, table: str) -> str:
+        """Return the key that seals new data of a table; a sealed text that starts with another id awaits rotation."""
 
     def seal(self, secret: bytes, location: SecretLocation) -> str:
-        """Return `<key id>.<base64url>`: AES-256-GCM with the location as associated data."""
+        """Return `<key id>.[<encrypted data key>.]<base64url>`: AES-256-GCM with the location as associated data."""
 
     def open(self, sealed: str, location: SecretLocation) -> bytes:
-        """Return the secret. Raises: Rejected when key, location or ciphertext do not match."""
+        """Return the secret. Raises: Rejected when key, location or ciphertext do not match; KeyServiceUnavailable."""
+
+    def move(self, sealed: str, location: SecretLocation, to: SecretLocation) -> str:
+        """Seal a secret for another table's row with the same id, without the network. Raises: Rejected."""
 
     def authenticate(self, message: bytes) -> str:
         """Return `<key id>.<base64url>`: the HMAC-SHA-256 of a message under a key derived from the current one."""

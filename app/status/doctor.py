@@ -25,6 +25,7 @@ from app.core.ip_ranges import is_loopback
 from app.db import leases, libpq
 from app.db.leases import ProcessKind
 from app.db.unit_of_work import read_only_unit
+from app.errors import KeyServiceUnavailable
 from app.gateway.pricing import price_updates
 from app.gateway.providers.table import ProviderTable
 from app.observability import counters
@@ -91,6 +92,9 @@ def _run_check(component: str, check: Callable[[], Iterator[Finding]]) -> Iterat
         # The first line of the driver's message has the host and the cause, and no password.
         cause = str(getattr(error, "orig", None) or type(error).__name__).partition("\n")[0]
         yield _fail(f"does not respond ({cause})", "check DATABASE_URL", component)
+    except KeyServiceUnavailable:
+        fix = "see the log line wallet_key_used; check the key's address, and the permission and credentials for it"
+        yield _fail("a key in a KMS or HSM cannot be used, so its wallets cannot pay", fix, component)
     except Exception as error:
         # Its message may quote a URL with a key; its class and location are enough.
         frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -164,22 +168,24 @@ def _check_database(network: Network, vault: Vault) -> Iterator[Finding]:
                     "a pooler mixes up the prepared statements of its clients, so that many requests fail",
                     "use PgBouncer 1.22 or later with max_prepared_statements, or set DATABASE_PREPARED_STATEMENTS=0",
                 )
-        yield from _about("keys", _check_custody(session, network, vault))
+        stored = custody.stored_network(session)
         yield from _about("rows", _check_integrity(session))
         yield from _about("audit", _check_witness(session))
         yield from _about("workers", _check_workers(session))
         yield from _about("movements", _check_movements(session))
+    yield from _run_check("keys", lambda: _check_custody(stored, network, vault))
 
 
-def _check_custody(session: Session, network: Network, vault: Vault) -> Iterator[Finding]:
-    if (stored := custody.stored_network(session)) not in (None, network.value):
+def _check_custody(stored: str | None, network: Network, vault: Vault) -> Iterator[Finding]:
+    if stored not in (None, network.value):
         fix = "correct NETWORK or DATABASE_URL: until then nothing is signed"
         yield _fail(f"this database holds keys of {stored}", fix)
-    elif unopened := custody.count_undecryptable(session, vault, _KEY_SAMPLE_SIZE):
-        fix = "add the missing key to ENCRYPTION_KEYS; without it their money is inaccessible"
+    elif unopened := custody.count_undecryptable(vault, _KEY_SAMPLE_SIZE):
+        fix = "add the missing key to (WALLET_)ENCRYPTION_KEYS; without it their money is inaccessible"
         yield _fail(f"{unopened} of the oldest and newest wallets' keys cannot be decrypted", fix)
     else:
-        yield _ok("the oldest and newest wallets' keys can be decrypted")
+        key_id, _, _ = vault.seal(b"", custody.key_location("doctor")).partition(".")
+        yield _ok(f"the oldest and newest wallets' keys can be decrypted; new ones are sealed with key {key_id}")
 
 
 def _check_integrity(session: Session) -> Iterator[Finding]:

@@ -1,6 +1,6 @@
 """What a signer process is asked to sign.
 
-Revision: 0049; after: 0046
+Revision: 0049; after: 0047
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0049"
-down_revision = "0046"
+down_revision = "0047"
 branch_labels = None
 depends_on = None
 UNITS = sa.Numeric(78, 0).with_variant(sa.String(80), "sqlite")

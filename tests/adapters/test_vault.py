@@ -26,7 +26,6 @@ from app.adapters.vault import _ENGLISH, LocalSigner, LocalVault, phrase, wallet
 from app.config import Settings
 from app.ports.errors import Rejected
 from app.ports.vault import SecretLocation, Signer, Vault
-from app.wallets.core.models import RetiredKey, WalletKey
 
 _OLD = ("old", bytes(range(32)))
 _NEW = ("new-2", bytes(range(32, 64)))
@@ -300,12 +299,6 @@ def test_a_new_wallet_is_the_one_that_its_sealed_entropy_opens() -> None:
         derived = LocalSigner(*wallet_keys(entropy))
         assert (derived.evm_address, derived.solana_address) == (wallet.evm_address, wallet.solana_address)
         assert vault.recovery_phrase(wallet.sealed, _PLACE) == phrase(entropy)
-
-
-def test_a_sealed_wallet_fits_its_column_under_the_longest_id_of_a_key() -> None:
-    sealed = LocalVault([("k" * 32, bytes(32))]).create_wallet(_PLACE).sealed
-    for table in (WalletKey, RetiredKey):
-        assert len(sealed) <= table.__table__.c.sealed.type.length
 
 
 def test_a_wallet_sealed_for_one_row_cannot_sign_for_another() -> None:

@@ -42,6 +42,7 @@ from tests.support.bridges import Workers, bridge, legs_of, running_bridges
 from tests.support.chains import ether, evm_chain, fund, running_node, usdc
 from tests.support.evm import Calls, await_mined, chain_at, proxy, refuse
 from tests.support.faults import FaultyChain
+from tests.support.key_services import move_keys
 
 pytestmark = pytest.mark.chain
 HOUR = 3600
@@ -173,6 +174,21 @@ def test_the_wallet_mints_if_the_forwarder_does_not(
     assert minted["from"] == agent.address.lower()
     received = parse_amount(row["received_amount"], USDC).units
     assert dollars(chains, agent, ChainName.BASE) == usdc(100) + received
+
+
+def test_a_mint_waits_for_a_key_service_that_is_out(
+    agent: Agent, workers: Workers, services: BridgeServer, ethereum_node: EvmNode
+) -> None:
+    fund(ethereum_node, agent.address, eth=0, dollars=100)
+    services.attester.faults = AttesterFaults(forwarding="fails")
+    bridge_id = burned(agent, source="ethereum", destination="base")
+    service, forget = move_keys(agent.client.application)
+    service.is_out = True
+    workers.look(3)
+    assert state_of(agent, bridge_id) == ("pending", "key_service_unreachable")
+    service.is_out = False
+    forget()
+    assert workers.finish(bridge_id, looks=3)["status"] == "confirmed"
 
 
 def third_party_mints(node: EvmNode, services: BridgeServer, tx_hash: str) -> str:

@@ -17,6 +17,7 @@ from app.wallets.core.models import Nonce, SignedAttempt
 from app.wallets.transactions import settlement
 from tests.support.chains import RECIPIENT, ether, usdc
 from tests.support.evm import Calls, asks, await_mined, json_reply, proxy
+from tests.support.key_services import move_keys
 from tests.support.loopback_http import Reply
 from tests.support.stages import Stage
 from tests.support.waiting import wait_until
@@ -107,6 +108,20 @@ def test_a_stuck_transaction_is_replaced_with_the_same_nonce_and_pays_once(stage
     assert (row["status"], row["tx_hash"], row["previous_hashes"]) == ("confirmed", second, [first])
     assert stage.paid_to(RECIPIENT) == usdc(2)
     assert stage.agent.spent_this_month() == 2
+
+
+def test_a_stuck_transaction_waits_for_a_key_service_that_is_out(stage: Stage) -> None:
+    body = _stuck(stage)
+    service, forget = move_keys(stage.app)
+    service.is_out = True
+    assert stage.look().replaced == 0
+    assert stage.agent.transaction(body["transaction_id"])["status"] == "pending"
+    service.is_out = False
+    forget()
+    assert stage.look().replaced == 1
+    stage.resume()
+    assert stage.agent.transaction(body["transaction_id"])["status"] == "confirmed"
+    assert stage.paid_to(RECIPIENT) == usdc(2)
 
 
 def test_a_stuck_transaction_is_replaced_in_time_while_newer_ones_arrive(stage: Stage) -> None:

@@ -43,6 +43,7 @@ IDEMPOTENCY_NOTE = "Repeating a request with the same key returns the first resp
 LIMIT_ERRORS = (
     errors.DailyLimitExceeded, errors.WeeklyLimitExceeded, errors.MonthlyLimitExceeded, errors.PerTxLimitExceeded,
     errors.SessionLimitExceeded, errors.WalletFrozen, errors.PriceUnavailable, errors.ApprovalRequired,
+    errors.KeyServiceUnavailable,
 )  # fmt: skip
 
 
@@ -71,7 +72,7 @@ def list_wallets(query: dict[str, Any]) -> Page[WalletView]:
 @idempotent(owner=guards.require_agent, rebuild=wallets.get_with_controls, note=IDEMPOTENCY_NOTE)
 @blp.arguments(schemas.NewWalletBody)
 @blp.response(201, schemas.WalletShape)
-@blp.raises(errors.LimitReached)
+@blp.raises(errors.LimitReached, errors.KeyServiceUnavailable)
 def create_wallet(body: dict[str, Any], claim: Claim) -> WalletView:
     """Create another wallet; it has no controls unless the agent's are locked, in which case it inherits them."""
     return wallets.create_for_agent(guards.require_agent(), name=body["name"], claim=claim)

@@ -18,6 +18,7 @@ from app.core.identifiers import new_id
 from app.core.money import TokenAmount
 from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.errors import KeyServiceUnavailable
 from app.observability import telemetry
 from app.ports.bridges import BridgeArrival, BridgePhase, BridgeProgress, BridgeProof
 from app.ports.bridges import BridgeProvider as BridgePort
@@ -92,9 +93,9 @@ def advance(bridge_id: str) -> bool:
             _recheck_end(ports, state, state.end_block)
         else:
             _schedule_recheck(bridge_id, final=None if state.stage is BridgeStage.SOURCE else state)
-    except PortError as error:
+    except (PortError, KeyServiceUnavailable) as error:
         _record_obstacle(bridge_id, _obstacle_text(error))
-        return not isinstance(error, Unreachable)
+        return not isinstance(error, Unreachable | KeyServiceUnavailable)
     return True
 
 
@@ -305,7 +306,7 @@ def _schedule_recheck(bridge_id: str, *, seconds: int | None = None, final: Brid
         bridge.steps += 1
 
 
-def _obstacle_text(error: PortError) -> str:
+def _obstacle_text(error: PortError | KeyServiceUnavailable) -> str:
     details = error.details
     if "missing" in details:
         return f"{error.reason}: {details['missing']} {details.get('currency', '')} missing"

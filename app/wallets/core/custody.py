@@ -37,18 +37,18 @@ _SEALED = PreparedRead(
 
 
 def new_key() -> NewWallet:
-    """Generate a key. Takes milliseconds: call it before the unit that stores it. Raises: InternalError."""
+    """Generate a key, before the unit that stores it. Raises: InternalError, KeyServiceUnavailable."""
     return assert_network().create_wallet(key_location(new_id()))
 
 
 def import_key(family: Family, key: bytes) -> NewWallet:
-    """Import a key of the operator for a new wallet. Raises: ValueError, InternalError like `new_key`."""
+    """Import a key of the operator for a new wallet. Raises: ValueError, and what `new_key` does."""
     evm, solana = (key, None) if family is Family.EVM else (None, key)
     return assert_network().import_wallet(key_location(new_id()), evm=evm, solana=solana)
 
 
 def signer_of(wallet_id: str) -> Signer:
-    """Open a wallet's key. Raises: NotFound; RowChanged; InternalError if the keys are another network's."""
+    """Open a wallet's key. Raises: NotFound, RowChanged, KeyServiceUnavailable, and InternalError for wrong keys."""
     vault = assert_network()
     with read_only_unit() as session:
         row = _SEALED.one_or_none(session, {"of_wallet": wallet_id})
@@ -83,20 +83,18 @@ def stored_network(session: Session) -> str | None:
     return session.scalar(select(KeyStore.network).where(KeyStore.id == _SINGLETON_ID))
 
 
-def count_undecryptable(session: Session, vault: Vault, sample: int) -> int:
+def count_undecryptable(vault: Vault, sample: int) -> int:
+    """Count keys that do not open, of so many oldest and newest wallets. Raises: KeyServiceUnavailable."""
+    keys = select(WalletKey.wallet_id, WalletKey.sealed).join(Wallet, Wallet.id == WalletKey.wallet_id).limit(sample)
+    orders = Wallet.created_at.asc(), Wallet.created_at.desc()
+    with read_only_unit() as session:
+        rows = [row for order in orders for row in session.execute(keys.order_by(order))]
     failed = 0
-    for order in (Wallet.created_at.asc(), Wallet.created_at.desc()):
-        rows = session.execute(
-            select(WalletKey.wallet_id, WalletKey.sealed)
-            .join(Wallet, Wallet.id == WalletKey.wallet_id)
-            .order_by(order)
-            .limit(sample)
-        )
-        for wallet_id, sealed in rows:
-            try:
-                vault.open(sealed, key_location(wallet_id))
-            except Rejected:
-                failed += 1
+    for wallet_id, sealed in rows:
+        try:
+            vault.open(sealed, key_location(wallet_id))
+        except Rejected:
+            failed += 1
     return failed
 
 
@@ -105,13 +103,12 @@ def retire(session: Session, wallet: Wallet) -> None:
     if sealed is None:
         return
     state, now = app_state(), clock.now()
-    vault = state.ports.vault
-    resealed = vault.seal(vault.open(sealed, key_location(wallet.id)), _retired_key_location(wallet.id))
+    moved = state.ports.vault.move(sealed, key_location(wallet.id), _retired_key_location(wallet.id))
     retention_period = timedelta(seconds=state.settings.retired_key_ttl_seconds)
     session.add(
         RetiredKey(
             wallet_id=wallet.id, agent_id=wallet.agent_id, evm_address=wallet.evm_address,
-            solana_address=wallet.solana_address, sealed=resealed, retired_at=now, purge_after=now + retention_period,
+            solana_address=wallet.solana_address, sealed=moved, retired_at=now, purge_after=now + retention_period,
         )
     )  # fmt: skip
     delete_rows(session, WalletKey, WalletKey.wallet_id == wallet.id)
@@ -147,9 +144,10 @@ def due_for_purge(session: Session, now: datetime, *, limit: int) -> Sequence[Re
     return session.scalars(due.order_by(RetiredKey.purge_after).limit(limit)).all()
 
 
-def export_retired(session: Session, wallet_id: str) -> tuple[RetiredKey, str]:
+def export_retired(wallet_id: str) -> tuple[RetiredKey, str]:
     """Return a retired key and its recovery phrase; show that only to the operator. Raises: NotFound."""
-    retired = session.get(RetiredKey, wallet_id)
+    with read_only_unit() as session:
+        retired = session.get(RetiredKey, wallet_id)
     if retired is None:
         raise NotFound("No retired key of this wallet exists: the wallet was never deleted, or its key was purged.")
     return retired, app_state().ports.vault.recovery_phrase(retired.sealed, _retired_key_location(wallet_id))

@@ -40,7 +40,7 @@ class WalletKey(Model):
     __tablename__ = "wallet_keys"
 
     wallet_id: Mapped[str] = mapped_column(ID, primary_key=True)
-    sealed: Mapped[str] = mapped_column(sa.String(200))
+    sealed: Mapped[str] = mapped_column(sa.Text)
 
 
 class SigningIntent(Authenticated, Model):
@@ -86,7 +86,7 @@ class RetiredKey(Model):
     agent_id: Mapped[str] = mapped_column(ID)
     evm_address: Mapped[str] = mapped_column(sa.String(42))
     solana_address: Mapped[str] = mapped_column(sa.String(44))
-    sealed: Mapped[str] = mapped_column(sa.String(200))
+    sealed: Mapped[str] = mapped_column(sa.Text)
     retired_at: Mapped[datetime] = mapped_column(UtcDateTime)
     purge_after: Mapped[datetime] = mapped_column(UtcDateTime)
     # Since when every check found its addresses empty; a single check of one node is no proof.

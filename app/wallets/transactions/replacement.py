@@ -53,7 +53,7 @@ def deliver_again(chain: Chain, movement: OpenMovement) -> bool:
         draft = chain.draft(movement.intent)
         network_fees.assert_acceptable(chain.name, draft.fee_units)
         signer = custody.signer_of(movement.wallet_id)
-    except Unreachable as error:
+    except (Unreachable, KeyServiceUnavailable) as error:
         _log.warning("delivery_postponed", transaction_id=movement.id, reason=error.reason)
         return True
     except (PortError, NotFound) as error:
@@ -79,7 +79,7 @@ def replace_stuck(chain: Chain, movement: OpenMovement) -> bool:
         maximum_nanos = movement.max_fee_nanos if purpose is AttemptPurpose.PAYMENT else None
         network_fees.assert_acceptable(chain.name, draft.fee_units, maximum_nanos)
         signer = custody.signer_of(movement.wallet_id)
-    except (PortError, NotFound) as error:
+    except (PortError, NotFound, KeyServiceUnavailable) as error:
         _log.warning("replacement_skipped", transaction_id=movement.id, reason=getattr(error, "reason", "gone"))
         return False
     return _sign_again(chain, movement, draft, signer, purpose)

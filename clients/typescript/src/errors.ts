@@ -20,6 +20,7 @@ export type ErrorCode =
   | "INTERNAL_ERROR"
   | "INVALID_INPUT"
   | "INVALID_SPEC"
+  | "KEY_SERVICE_UNAVAILABLE"
   | "LIMIT_REACHED"
   | "MONTHLY_LIMIT_EXCEEDED"
   | "NOT_FOUND"
@@ -106,7 +107,7 @@ export class MovementFailed extends PurserError {
 /** A provider, a chain or another service did not answer. `BALANCE_FETCH_ERROR`, `PERPDEX_ERROR`, `TERMS_NOT_SUPPORTED`, `UPSTREAM_ERROR`, `UPSTREAM_TIMEOUT`. */
 export class UpstreamError extends PurserError {}
 
-/** The service failed, or is busy. `GAS_PENDING`, `INTERNAL_ERROR`, `NOT_IMPLEMENTED`, `OVERLOADED`, `PAYMENT_PENDING`, `PRICE_UNAVAILABLE`, `PROVIDER_NOT_CONFIGURED`. */
+/** The service failed, or is busy. `GAS_PENDING`, `INTERNAL_ERROR`, `KEY_SERVICE_UNAVAILABLE`, `NOT_IMPLEMENTED`, `OVERLOADED`, `PAYMENT_PENDING`, `PRICE_UNAVAILABLE`, `PROVIDER_NOT_CONFIGURED`. */
 export class ServerError extends PurserError {}
 
 const BY_STATUS: Record<number, typeof PurserError> = {
