@@ -115,7 +115,7 @@ def build(settings: Settings) -> Ports:
 def _vault(settings: Settings) -> LocalVault:
     found = setting_types.key_services(settings.wallet_encryption_keys)
     kinds: dict[str, Callable[..., str]] = {
-        "aws-kms": key_services.aws_kms, "gcp-kms": key_services.google_kms,
+        "aws-kms": key_services.aws_kms, "gcp-kms": key_services.google_kms, "file": key_services.key_file,
         "hcvault": partial(key_services.vault_transit, settings.vault_token),
         "pkcs11": partial(key_services.pkcs11_key, settings.pkcs11_pin),
     }  # fmt: skip

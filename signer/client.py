@@ -7,6 +7,7 @@ import json
 import socket
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -22,7 +23,7 @@ _WALLET_TABLES = frozenset({"wallet_keys", "retired_keys"})
 
 class SignerClient:
     def __init__(self, path: str) -> None:
-        self._path, self._idle = path, deque[Any]()
+        self.path, self._idle = path, deque[Any]()
 
     def ask(self, act: str, **asked: Any) -> Any:
         """Return the signer's answer. Raises: Rejected with its reason; KeyServiceUnavailable."""
@@ -36,23 +37,33 @@ class SignerClient:
         return found["answer"]
 
     def _exchange(self, line: bytes, *, is_new: bool = False) -> bytes | None:
+        """Return the line that answers, None if the connection is lost or silent."""
+        stream = None
         try:
             stream = self._connect() if is_new or not self._idle else self._idle.pop()
             stream.write(line)
             stream.flush()
             answer: bytes = stream.readline()
         except (OSError, IndexError):
-            return None
-        if not answer.endswith(b"\n"):
-            return None
-        self._idle.append(stream)
-        return answer
+            answer = b""
+        if answer.endswith(b"\n"):
+            self._idle.append(stream)
+            return answer
+        if stream is not None:
+            with suppress(OSError):
+                stream.close()
+        return None
 
     def _connect(self) -> Any:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.settimeout(_SECONDS)
-        connection.connect(self._path)
-        return connection.makefile("rwb")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(_SECONDS)
+            connection.connect(self.path)
+            return connection.makefile("rwb")
+
+    def forget_connections(self) -> None:
+        """Close idle connections."""
+        while self._idle:
+            self._idle.pop().close()
 
     def assert_reachable(self) -> None:
         self.ask("ping")
@@ -89,11 +100,11 @@ class RemoteSigner:
 class RemoteVault(LocalVault):
     """Seals and authenticates as `LocalVault`, except for wallets' keys, which only the signer process opens."""
 
-    __slots__ = ("_client",)
+    __slots__ = ("_client", "_local")
 
     def __init__(self, keys: Sequence[tuple[str, bytes]], client: SignerClient) -> None:
         super().__init__(keys)
-        self._client = client
+        self._client, self._local = client, LocalVault(keys)
 
     def seal(self, secret: bytes, location: SecretLocation) -> str:
         if location.table not in _WALLET_TABLES:
@@ -112,10 +123,14 @@ class RemoteVault(LocalVault):
     def import_wallet(self, location: SecretLocation, *, evm: bytes | None, solana: bytes | None) -> NewWallet:
         return NewWallet(*self._client.ask("import", row_id=location.row_id, evm=evm, solana=solana))
 
-    def signer(self, sealed: str, location: SecretLocation, *, addresses: tuple[str, str] = ("", "")) -> RemoteSigner:
+    def signer(self, _sealed: str, location: SecretLocation, *, addresses: tuple[str, str] = ("", "")) -> RemoteSigner:
         return RemoteSigner(self._client, location.row_id, *addresses)
 
-    def recovery_phrase(self, sealed: str, location: SecretLocation) -> str:
+    def move(self, sealed: str, location: SecretLocation, to: SecretLocation) -> str:
+        """Keep what only the signer can open as it is; what this process can open still is sealed anew."""
+        return self._local.move(sealed, location, to) if sealed.partition(".")[0] in self._keys else sealed
+
+    def recovery_phrase(self, _sealed: str, _location: SecretLocation) -> str:
         """Refuse: the operator's command has to run with the settings of the signer process. Raises: Rejected."""
         raise Rejected("keys_are_in_signer")
 

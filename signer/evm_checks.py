@@ -235,5 +235,5 @@ _STRUCTS = {
 
 
 def _bytes(text: str) -> bytes:
-    require(isinstance(text, str) and text.startswith("0x"), "malformed")
+    require(text.startswith("0x"), "malformed")
     return bytes.fromhex(text[2:])

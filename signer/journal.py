@@ -58,9 +58,8 @@ class Journal:
     def _alone(self) -> Iterator[Connection]:
         """Open a transaction that excludes those of other signers."""
         with self._engine.connect() as connection:
-            connection.execute(
-                text("LOCK TABLE signed IN EXCLUSIVE MODE" if self._is_postgresql else "BEGIN IMMEDIATE")
-            )
+            begins = "LOCK TABLE signed IN EXCLUSIVE MODE" if self._is_postgresql else "BEGIN IMMEDIATE"
+            connection.execute(text(begins))
             yield connection
             connection.commit()
 
@@ -115,12 +114,12 @@ def _record(connection: Connection, signable: Signable, intended: Intended) -> N
             _SIGNED.c.intent_id.not_in(select(_CLOSED.c.intent_id)),
         )  # fmt: skip
         require(connection.scalar(others.limit(1)) is None, "nonce_in_use")
-    row = {
+    new = {
         "intent_id": intended.id, "digest": signable.digest.hex(), "wallet_id": intended.wallet_id,
         "part": signable.part, "chain": signable.chain.value, "sender": signable.sender, "nonce": signable.nonce,
         "effect": signable.effect, "valid_until": signable.valid_until, "signed_at": time.time(),
     }  # fmt: skip
-    connection.execute(_SIGNED.insert(), row)
+    connection.execute(_SIGNED.insert(), new)
 
 
 def _is_same(effect: str, other: str) -> bool:

@@ -24,7 +24,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 class SignerServer:
     def __init__(self, app: Application, service: SignerService, path: str, uids: Collection[int]) -> None:
-        self._app, self._service, self._path, self._uids = app, service, path, {*uids, os.geteuid()}
+        self._app, self.service, self._path, self.uids = app, service, path, {*uids, os.geteuid()}
 
     def listen(self) -> socket.socket:
         """Return the listening socket, in place of that of an earlier process. Raises: OSError."""
@@ -50,7 +50,7 @@ class SignerServer:
             connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         )
         with connection, connection.makefile("rwb") as stream:
-            if uid not in self._uids:
+            if uid not in self.uids:
                 _log.error("signer_client_refused", uid=uid)
                 return
             try:
@@ -66,7 +66,7 @@ class SignerServer:
         """Return the answer to a request; what fails is refused with a reason that contains no secret."""
         try:
             asked = json.loads(line)
-            return {"answer": self._service.acts[asked.pop("act")](**asked)}
+            return {"answer": self.service.acts[asked.pop("act")](**asked)}
         except Refused as refusal:
             return {"refused": str(refusal)}
         except PortError as error:

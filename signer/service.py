@@ -6,10 +6,10 @@ from typing import Any
 import structlog
 from sqlalchemy import outerjoin, select
 
-from app.authenticated import RowChanged, seal_of
+from app.authenticated import RowChanged, RowSeal, seal_of
 from app.core.chains import TOKENS_BY_SYMBOL, USDC, ChainName
 from app.core.money import TokenAmount
-from app.db.tables import in_list
+from app.db.tables import in_list, table_of
 from app.db.unit_of_work import read_only_unit
 from app.payments.treasury import OWNER_AGENT_ID
 from app.ports.vault import SecretLocation
@@ -30,7 +30,9 @@ _LEAST_PERCENT = 90
 _LOSSES = frozenset({"swap", "bridge_leg"})
 """Kinds of which only a loss or a fee counts against the limits."""
 _WALLET = seal_of(Wallet)
-_HOLD_COLUMNS = [column.label(f"hold_{column.key}") for column in SpendingHold.__table__.columns]
+_HOLDS = table_of(SpendingHold)
+_HOLD = RowSeal(SpendingHold, **{column.key: f"hold_{column.key}" for column in _HOLDS.columns})
+_INTENTS = table_of(SigningIntent)
 
 
 class SignerService:
@@ -79,9 +81,9 @@ class SignerService:
 def _read(wallet_id: str, intents: Sequence[str]) -> list[Intended]:
     """Read intents of a wallet with their holds, as they are committed. Raises: Refused."""
     require(0 < len(intents) <= _MAX_INTENTS, "not_recorded")
-    table, holds = SigningIntent.__table__, SpendingHold.__table__
-    joined = outerjoin(table, holds, holds.c.reference == table.c.hold_id)
-    query = select(*seal_of(SigningIntent).columns, SigningIntent.closed_at, *_HOLD_COLUMNS).select_from(joined)
+    joined = outerjoin(_INTENTS, _HOLDS, _HOLDS.c.reference == _INTENTS.c.hold_id)
+    columns = *seal_of(SigningIntent).columns, SigningIntent.closed_at, *_HOLD.columns
+    query = select(*columns, SpendingHold.state.label("held_state")).select_from(joined)
     with read_only_unit() as session:
         owner = session.execute(select(*_WALLET.columns).where(Wallet.id == wallet_id)).one_or_none()
         require(owner is not None, "no_wallet")
@@ -92,6 +94,8 @@ def _read(wallet_id: str, intents: Sequence[str]) -> list[Intended]:
             _WALLET.verify(session, owner)
             for row in rows:
                 seal_of(SigningIntent).verify(session, row)
+                if row.held_state is not None:
+                    _HOLD.verify(session, row)
         except RowChanged:
             raise Refused("row_changed") from None
     require(bool(rows), "not_recorded")
@@ -105,7 +109,7 @@ def _intended(row: Any, owner: Any, *, is_service: bool) -> Intended:
     if amount.token == USDC and row.kind not in _LOSSES:
         least_nanos = amount.units * _NANOS_PER_USDC_UNIT * _LEAST_PERCENT // 100
     is_covered = (
-        row.hold_state == SpendingHoldState.HELD and row.hold_wallet_id == owner.id
+        row.held_state == SpendingHoldState.HELD and row.hold_wallet_id == owner.id
         and row.hold_amount_nanos >= least_nanos and not row.hold_paid_by_credits
     )  # fmt: skip
     return Intended(
@@ -120,8 +124,8 @@ def _create(row_id: str) -> Sequence[str]:
 
 
 def _import(row_id: str, evm: str | None, solana: str | None) -> Sequence[str]:
-    keys = {"evm": evm and _bytes(evm), "solana": solana and _bytes(solana)}
-    made = app_state().ports.vault.import_wallet(custody.key_location(row_id), **keys)
+    keys = [None if key is None else _bytes(key) for key in (evm, solana)]
+    made = app_state().ports.vault.import_wallet(custody.key_location(row_id), evm=keys[0], solana=keys[1])
     return made.wallet_id, made.sealed, made.evm_address, made.solana_address
 
 

@@ -85,6 +85,8 @@ def recorded(*intents: Intent) -> Iterator[None]:
 
 def settle_abandoned(now: datetime) -> None:
     """Withdraw intents whose process died before it recorded a movement, and delete what has ended. For a worker."""
+    if app_state().ports.signer is None:
+        return
     with read_only_unit() as session:
         is_abandoned = SigningIntent.created_at < now - _ABANDONED, SigningIntent.closed_at.is_(None), ~_IS_RECORDED
         abandoned = session.scalars(select(SigningIntent.id).where(*is_abandoned).limit(_BATCH)).all()
