@@ -236,7 +236,7 @@ class Settings(BaseSettings):
             raise ValueError(msg)
         return value
 
-    @field_validator("database_url", mode="before")
+    @field_validator("database_url", "signer_database_url", mode="before")
     @classmethod
     def _sqlalchemy_url(cls, value: Any) -> Any:
         # Platforms use postgres://, which SQLAlchemy does not support; psycopg 3 is the installed driver.

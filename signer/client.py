@@ -4,10 +4,10 @@ What is asked twice is answered with the same signature, so that a lost answer i
 """
 
 import json
+import select
 import socket
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -17,13 +17,13 @@ from app.errors import KeyServiceUnavailable
 from app.ports.errors import Rejected
 from app.ports.vault import INTENTS, NewWallet, SecretLocation
 
-_SECONDS, _RETRY_SECONDS = 5, 5
+_SECONDS, _RETRY_SECONDS, _MOST = 5, 5, 65_536
 _WALLET_TABLES = frozenset({"wallet_keys", "retired_keys"})
 
 
 class SignerClient:
     def __init__(self, path: str) -> None:
-        self.path, self._idle = path, deque[Any]()
+        self.path, self._idle = path, deque[socket.socket]()
 
     def ask(self, act: str, **asked: Any) -> Any:
         """Return the signer's answer. Raises: Rejected with its reason; KeyServiceUnavailable."""
@@ -38,27 +38,32 @@ class SignerClient:
 
     def _exchange(self, line: bytes, *, is_new: bool = False) -> bytes | None:
         """Return the line that answers, None if the connection is lost or silent."""
-        stream = None
+        connection = None
         try:
-            stream = self._connect() if is_new or not self._idle else self._idle.pop()
-            stream.write(line)
-            stream.flush()
-            answer: bytes = stream.readline()
+            connection = self._connect() if is_new or not self._idle else self._idle.pop()
+            connection.sendall(line)
+            answer = connection.recv(_MOST)
+            while answer and not answer.endswith(b"\n"):
+                more = connection.recv(_MOST)
+                answer = answer + more if more else b""
         except (OSError, IndexError):
             answer = b""
-        if answer.endswith(b"\n"):
-            self._idle.append(stream)
+        if answer and connection is not None:
+            self._idle.append(connection)
             return answer
-        if stream is not None:
-            with suppress(OSError):
-                stream.close()
+        if connection is not None:
+            connection.close()
         return None
 
-    def _connect(self) -> Any:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+    def _connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
             connection.settimeout(_SECONDS)
             connection.connect(self.path)
-            return connection.makefile("rwb")
+        except OSError:
+            connection.close()
+            raise
+        return connection
 
     def forget_connections(self) -> None:
         """Close idle connections."""
@@ -66,7 +71,16 @@ class SignerClient:
             self._idle.pop().close()
 
     def assert_reachable(self) -> None:
-        self.ask("ping")
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            self.ask("ping")
+            return
+        if select.select([connection], [], [], 0)[0]:  # nothing was asked: the signer has closed it
+            connection.close()
+            self.ask("ping")
+        else:
+            self._idle.append(connection)
 
     def withdraw(self, intents: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
         found = self.ask("withdraw", intents=intents).items()

@@ -6,8 +6,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from eth_account.typed_transactions.typed_transaction import TypedTransaction
+import rlp  # type: ignore[import-untyped]  # ships no types
 from eth_utils.address import to_checksum_address
+from eth_utils.crypto import keccak
 from solders.pubkey import Pubkey
 
 from app.adapters.bridges import deployments as bridges
@@ -58,8 +59,8 @@ def check_transaction(fields: Mapping[str, Any], candidates: Sequence[Intended],
     to, data = _bytes(fields["to"]), _bytes(fields["data"])
     require(len(to) == 20, "malformed")  # noqa: PLR2004 - an address; never a new contract
     target = CallTarget(to_checksum_address(to), fields["value"], data)
-    unsigned = {**fields, "to": to, "data": data}
-    digest = bytes(TypedTransaction.from_dict(unsigned).hash())
+    chain_id, nonce, gas, max_fee, tip, value = numbers
+    digest = keccak(b"\x02" + rlp.encode([chain_id, nonce, tip, max_fee, gas, to, value, data, []]))
     found: list[Signable] = []
     reason = "not_recorded"
     for intended in candidates:
@@ -183,7 +184,8 @@ def check_typed(content: Mapping[str, Any], candidates: Sequence[Intended], netw
             require(
                 intended.kind not in SERVICE_KINDS | {"bridge_leg"} and intended.amount.token == USDC, "not_as_recorded"
             )
-            require(intended.may_pay, "hold_missing")
+            # An allowance moves nothing without another signature.
+            require(intended.may_pay or struct == payments.PERMIT_STRUCT, "hold_missing")
             part, until = check(intended, values, domain, deployment)  # type: ignore[misc]
             require(until <= time.time() + _MAX_VALIDITY, "valid_too_long")
         except Refused as refusal:

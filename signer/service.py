@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 import structlog
-from sqlalchemy import outerjoin, select
+from sqlalchemy import bindparam, select
 
 from app.authenticated import RowChanged, RowSeal, seal_of
 from app.core.chains import TOKENS_BY_SYMBOL, USDC, ChainName
 from app.core.money import TokenAmount
-from app.db.tables import in_list, table_of
+from app.db.prepared import PreparedRead
+from app.db.tables import table_of
 from app.db.unit_of_work import read_only_unit
 from app.payments.treasury import OWNER_AGENT_ID
 from app.ports.vault import SecretLocation
@@ -17,7 +19,7 @@ from app.spending.holds import SpendingHoldState
 from app.spending.models import SpendingHold
 from app.state import app_state
 from app.wallets.core import custody
-from app.wallets.core.models import SigningIntent, Wallet
+from app.wallets.core.models import SigningIntent, Wallet, WalletKey
 from signer import evm_checks, solana_checks
 from signer.intended import Intended, Refused, Signable, require
 from signer.journal import Journal
@@ -29,10 +31,21 @@ _LEAST_PERCENT = 90
 """Of the amount of a payment in USDC: the hold has the dollar value at the market's price."""
 _LOSSES = frozenset({"swap", "bridge_leg"})
 """Kinds of which only a loss or a fee counts against the limits."""
-_WALLET = seal_of(Wallet)
-_HOLDS = table_of(SpendingHold)
+_INTENTS, _WALLETS, _KEYS, _HOLDS = (table_of(each) for each in (SigningIntent, Wallet, WalletKey, SpendingHold))
+_INTENT = seal_of(SigningIntent)
+_WALLET = RowSeal(Wallet, id="wallet_key", mac="wallet_mac")
 _HOLD = RowSeal(SpendingHold, **{column.key: f"hold_{column.key}" for column in _HOLDS.columns})
-_INTENTS = table_of(SigningIntent)
+_QUERY = PreparedRead(
+    select(
+        *_INTENT.columns, _INTENTS.c.closed_at, *_WALLET.columns, _KEYS.c.sealed, *_HOLD.columns,
+        _HOLDS.c.state.label("held_state"),
+    )
+    .select_from(_INTENTS)
+    .join(_WALLETS, _WALLETS.c.id == _INTENTS.c.wallet_id)
+    .join(_KEYS, _KEYS.c.wallet_id == _INTENTS.c.wallet_id)
+    .outerjoin(_HOLDS, _HOLDS.c.reference == _INTENTS.c.hold_id)
+    .where(_INTENTS.c.id == bindparam("of_intent"), _INTENTS.c.wallet_id == bindparam("of_wallet"))
+)  # fmt: skip
 
 
 class SignerService:
@@ -46,17 +59,18 @@ class SignerService:
     def sign(self, wallet: str, intents: Sequence[str], content: Mapping[str, Any]) -> Any:
         """Return the signature of a content that carries out recorded intents of a wallet. Raises: Refused."""
         try:
-            signable = self._recorded(wallet, intents, content)
+            sealed, candidates = _read(wallet, intents)
+            signable = self._recorded(candidates, content)
         except Refused as refusal:
             _log.error("signature_refused", wallet_id=wallet, intents=list(intents)[:_MAX_INTENTS], reason=str(refusal))
             raise
-        signer = custody.signer_of(wallet)
+        addresses = candidates[0].evm_address, candidates[0].solana_address
+        signer = app_state().ports.vault.signer(sealed, custody.key_location(wallet), addresses=addresses)
         if "message" in content:
             return signer.sign_message(_bytes(content["message"])).hex()
         return signer.sign_digest(signable.digest, content)
 
-    def _recorded(self, wallet: str, intents: Sequence[str], content: Mapping[str, Any]) -> Signable:
-        candidates = _read(wallet, intents)
+    def _recorded(self, candidates: Sequence[Intended], content: Mapping[str, Any]) -> Signable:
         network = app_state().settings.network.value
         try:
             if "message" in content:
@@ -78,43 +92,40 @@ class SignerService:
         raise refusal
 
 
-def _read(wallet_id: str, intents: Sequence[str]) -> list[Intended]:
-    """Read intents of a wallet with their holds, as they are committed. Raises: Refused."""
+def _read(wallet_id: str, intents: Sequence[str]) -> tuple[str, list[Intended]]:
+    """Return a wallet's sealed key, and intents with their holds, as they are committed. Raises: Refused."""
     require(0 < len(intents) <= _MAX_INTENTS, "not_recorded")
-    joined = outerjoin(_INTENTS, _HOLDS, _HOLDS.c.reference == _INTENTS.c.hold_id)
-    columns = *seal_of(SigningIntent).columns, SigningIntent.closed_at, *_HOLD.columns
-    query = select(*columns, SpendingHold.state.label("held_state")).select_from(joined)
+    rows = []
     with read_only_unit() as session:
-        owner = session.execute(select(*_WALLET.columns).where(Wallet.id == wallet_id)).one_or_none()
-        require(owner is not None, "no_wallet")
-        assert owner is not None  # noqa: S101 - for the type checker
-        are_meant = in_list(session, SigningIntent.id, list(intents)), SigningIntent.wallet_id == wallet_id
-        rows = session.execute(query.where(*are_meant)).all()
         try:
-            _WALLET.verify(session, owner)
-            for row in rows:
-                seal_of(SigningIntent).verify(session, row)
-                if row.held_state is not None:
-                    _HOLD.verify(session, row)
+            for each in intents:
+                row = _QUERY.one_or_none(session, {"of_intent": str(UUID(each)), "of_wallet": str(UUID(wallet_id))})
+                if row is not None and row.closed_at is None:
+                    rows.append(row)
+                    _WALLET.verify(session, row)
+                    _INTENT.verify(session, row)
+                    if row.held_state is not None:
+                        _HOLD.verify(session, row)
         except RowChanged:
             raise Refused("row_changed") from None
+        except (ValueError, AttributeError):
+            raise Refused("not_recorded") from None
     require(bool(rows), "not_recorded")
-    is_service = owner.agent_id == OWNER_AGENT_ID
-    return [_intended(row, owner, is_service=is_service) for row in rows if row.closed_at is None]
+    return rows[0].sealed, [_intended(row) for row in rows]
 
 
-def _intended(row: Any, owner: Any, *, is_service: bool) -> Intended:
-    amount = TokenAmount(row.amount_units, TOKENS_BY_SYMBOL[row.currency])
+def _intended(row: Any) -> Intended:
+    amount, is_service = TokenAmount(row.amount_units, TOKENS_BY_SYMBOL[row.currency]), row.agent_id == OWNER_AGENT_ID
     least_nanos = 0
     if amount.token == USDC and row.kind not in _LOSSES:
         least_nanos = amount.units * _NANOS_PER_USDC_UNIT * _LEAST_PERCENT // 100
     is_covered = (
-        row.held_state == SpendingHoldState.HELD and row.hold_wallet_id == owner.id
+        row.held_state == SpendingHoldState.HELD and row.hold_wallet_id == row.wallet_id
         and row.hold_amount_nanos >= least_nanos and not row.hold_paid_by_credits
     )  # fmt: skip
     return Intended(
-        row.id, owner.id, row.kind, ChainName(row.chain), row.recipient, amount, row.minimum_units,
-        owner.evm_address, owner.solana_address, is_service=is_service, is_covered=is_covered,
+        row.id, row.wallet_id, row.kind, ChainName(row.chain), row.recipient, amount, row.minimum_units,
+        row.evm_address, row.solana_address, is_service=is_service, is_covered=is_covered,
     )  # fmt: skip
 
 

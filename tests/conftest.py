@@ -219,7 +219,7 @@ def build_app(_application_pool: ApplicationPool) -> Iterator[Callable[..., Appl
         finally:
             end(app)
     for signer in signers:
-        signer.stop()
+        signer.end()
 
 
 def audit(app: Flask) -> None:

@@ -27,7 +27,7 @@ def upgrade() -> None:
         sa.Column("amount_units", UNITS, nullable=False),
         sa.Column("currency", sa.String(10), nullable=False),
         sa.Column("minimum_units", UNITS, nullable=True),
-        sa.Column("hold_id", sa.String(64), nullable=True),
+        sa.Column("hold_id", sa.String(64), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("closed_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("nonce", sa.BigInteger(), nullable=True),

@@ -26,7 +26,9 @@ MINT = Pubkey.from_string(DEPLOYMENTS["sandbox"].usdc_mint)
 PAYEE, OTHER = Pubkey.new_unique(), Pubkey.new_unique()
 
 
-def record(attacker: Attacker, kind: str = "transfer", *, amount: TokenAmount | None = None, recipient: str = "") -> str:
+def record(
+    attacker: Attacker, kind: str = "transfer", *, amount: TokenAmount | None = None, recipient: str = ""
+) -> str:
     return attacker.record(
         chain=ChainName.SOLANA, kind=kind, recipient=recipient or str(PAYEE),
         amount=amount or TokenAmount(5_000_000, USDC), minimum_units=1,

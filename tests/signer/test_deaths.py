@@ -26,7 +26,7 @@ from app.wallets.core import intents
 from app.wallets.core.models import SigningIntent
 from sandbox.evm import EvmNode
 from signer.server import SignerServer
-from tests.signer.conftest import Attacker, Died
+from tests.signer.conftest import Attacker
 from tests.support.agents import Agent, register
 from tests.support.chains import fund
 from tests.support.drivers import fresh_address
@@ -180,9 +180,7 @@ def test_while_the_signer_is_away_nothing_is_held_and_the_same_request_pays_once
 
 @pytest.mark.chain
 @pytest.mark.parametrize("dies", ["before", "after"])
-def test_a_signer_that_dies_in_between_pays_nothing_twice_and_holds_nothing_for_ever(
-    paying: Paying, dies: str
-) -> None:
+def test_a_signer_that_dies_in_between_pays_nothing_twice_and_holds_nothing_for_ever(paying: Paying, dies: str) -> None:
     agent = paying.agent
     paying.server.dies = dies
     assert agent.move("2", "USDC", Idempotency_Key="order-1").status_code == 503

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import secrets
 import socket
@@ -10,19 +9,18 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from app.adapters.key_services import key_file
 from app.adapters.vault import LocalVault
-from app.extensions import db
 from app.state import Application
 from signer.client import RemoteVault, SignerClient
 from signer.journal import Journal
 from signer.server import SignerServer
 from signer.service import SignerService
-from tests.support.applications import change_ports
+from tests.support.applications import change_ports, close, make_app
 
 KEY_ID = "w1"
 
@@ -49,6 +47,10 @@ class SignerThread:
             self.listener = None
         self.client.forget_connections()
 
+    def end(self) -> None:
+        self.stop()
+        close(self.app)
+
 
 def start_signer(app: Application, folder: Path | None = None) -> SignerThread:
     """Start a signer on the database of an application, which becomes its client."""
@@ -56,12 +58,8 @@ def start_signer(app: Application, folder: Path | None = None) -> SignerThread:
     key = folder / "wallet.key"
     if not key.exists():
         key.write_bytes(secrets.token_bytes(32))
-    own: Application = copy.copy(app)
     keys = app.state.settings.encryption_key_list()
-    vault = LocalVault(keys, {KEY_ID: partial(key_file, str(key))}, KEY_ID)
-    own.state = replace(app.state, ports=replace(app.state.ports, vault=vault, signer=None), verified_networks=set())
-    engines = db._app_engines
-    engines[own] = engines[app]
+    own = make_app(app.state.settings, vault=LocalVault(keys, {KEY_ID: partial(key_file, str(key))}, KEY_ID))
     service = SignerService(Journal(f"sqlite:///{folder}/signed.sqlite"))
     path = str(folder / "signer.sock")
     client = SignerClient(path)
@@ -78,4 +76,4 @@ def signer_of(app: Application, folder: Path) -> Iterator[SignerThread]:
     try:
         yield running
     finally:
-        running.stop()
+        running.end()

@@ -30,7 +30,7 @@ class SolanaPerson:
     def sign_message(self, message: bytes) -> bytes:
         return bytes(self.keys.sign_message(message))
 
-    def sign_digest(self, digest: bytes, of: Any) -> tuple[int, int, int]:
+    def sign_digest(self, digest: bytes, _of: Any) -> tuple[int, int, int]:
         raise AssertionError(f"Solana signs no digests: {digest!r}")
 
 

@@ -39,7 +39,7 @@ class RecordingSigner:
     def __init__(self) -> None:
         self.digests: list[str] = []
 
-    def sign_digest(self, digest: bytes, of: Any) -> tuple[int, int, int]:
+    def sign_digest(self, digest: bytes, _of: Any) -> tuple[int, int, int]:
         self.digests.append(digest.hex())
         return 0, 1, 1
 

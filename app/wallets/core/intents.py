@@ -53,12 +53,12 @@ class Intent:
 
 @contextmanager
 def recorded(*intents: Intent) -> Iterator[None]:
-    """Commit what the block is about to sign and record, unless a block around it did; release the holds if it fails.
+    """Commit what the block is about to sign and record; release what was held for it if it fails.
 
     Raises: what `spending.holds.hold` raises; KeyServiceUnavailable before anything is held.
     """
     signer, ids = app_state().ports.signer, [each.id for each in intents]
-    if signer is None or set(ids) <= set(INTENTS.get()):
+    if signer is None or not ids:
         yield
         return
     signer.assert_reachable()
@@ -75,7 +75,7 @@ def recorded(*intents: Intent) -> Iterator[None]:
         raise  # a worker decides, once it is certain whether the movement was recorded
     except Exception:
         try:
-            _withdraw(ids)
+            _withdraw([each.id for each in intents if each.request is not None])
         except KeyServiceUnavailable:
             _log.warning("intents_left_to_workers", intents=ids)
         raise
@@ -141,15 +141,15 @@ def _end(session: Session, *conditions: ColumnElement[bool]) -> None:
     rows = session.scalars(select(SigningIntent).where(*conditions).order_by(SigningIntent.wallet_id)).all()
     for row in rows:
         others = exists().where(SigningIntent.hold_id == row.hold_id, SigningIntent.id != row.id)
-        if row.hold_id is not None and not session.scalar(select(others)):
+        if not session.scalar(select(others)):
             spending_holds.release(session, row.hold_id)
         delete_rows(session, SigningIntent, SigningIntent.id == row.id)
 
 
 def _row(intent: Intent) -> dict[str, Any]:
-    hold_id = intent.hold_id or (intent.id if intent.request is not None else None)
     return {
         "id": intent.id, "wallet_id": intent.wallet_id, "chain": intent.chain.value, "kind": intent.kind,
         "recipient": intent.recipient, "amount_units": intent.amount.units, "currency": intent.amount.token.symbol,
-        "minimum_units": intent.minimum_units, "hold_id": hold_id, "created_at": clock.now(),
+        "minimum_units": intent.minimum_units, "hold_id": intent.hold_id or intent.id,
+        "created_at": clock.now(),
     }  # fmt: skip

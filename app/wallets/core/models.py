@@ -58,8 +58,8 @@ class SigningIntent(Authenticated, Model):
     amount_units: Mapped[int] = mapped_column(Units)
     currency: Mapped[str] = mapped_column(sa.String(10))
     minimum_units: Mapped[int | None] = mapped_column(Units)
-    # The hold that covers it; NULL for what costs a wallet only network fees.
-    hold_id: Mapped[str | None] = mapped_column(sa.String(64))
+    # The hold that covers it: there is none for what costs a wallet only network fees.
+    hold_id: Mapped[str] = mapped_column(sa.String(64))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     # When it was withdrawn although it was signed, and what ends the validity of the signature.
     closed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

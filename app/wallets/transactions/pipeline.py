@@ -189,16 +189,17 @@ def execute(
     Raises: the 403 errors of refused limits; the error of the movement's type if it is known not to have happened.
     """
     signer = custody.signer_of(movement.wallet.id)
-    # Drafts of swaps are signed, too.
-    early = [movement.intent(new_id())] if movement.type is TransactionType.SWAP else []
+    # A swap is simulated with a permit, which is signed before anything is held.
+    is_early = movement.type is TransactionType.SWAP and movement.chain.family is Family.EVM
+    drafted_for = [movement.intent(new_id(), is_held=False)] if is_early else []
 
     def commit(drafted: TransactionDraft) -> tuple[history.TransactionView, SignedTransaction]:
         counted = counting_rent(movement, drafted)
-        intent = early[0] if early else counted.intent(new_id())
+        intent = counted.intent(drafted_for[0].id if drafted_for else new_id())
         return _record_signed(counted, drafted, sign, signer, intent, claim=claim, on_recorded=on_recorded)
 
     try:
-        with intents.recorded(*early):
+        with intents.recorded(*drafted_for):
             recorded, signed = retry_after_settling_pending(movement, lambda: _prepare(movement, draft, signer), commit)
     except PortError as error:
         if error.reason == "insufficient_gas" and without_gas is not None:
