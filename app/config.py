@@ -270,12 +270,15 @@ class Settings(BaseSettings):
         ca_file = self.redis_ca_file
         if ca_file and not (self.redis_address.startswith("rediss:") and (ca_file == "off" or Path(ca_file).is_file())):
             raise ValueError("REDIS_CA_FILE must be a readable file, or off, and REDIS_URL a rediss:// address")
-        setting_types.key_services(self.wallet_encryption_keys, dict(self.encryption_key_list()))
+        setting_types.key_services(self.wallet_encryption_keys, self.encryption_key_list())
         self.code_pepper_list()
         keys(self.web_bot_auth_keys.get_secret_value(), "WEB_BOT_AUTH_KEYS")
         signing_keys = keys(self.receipt_signing_keys.get_secret_value(), "RECEIPT_SIGNING_KEYS")
         if not all(0 < int.from_bytes(key) < 2**256 - 2**224 for _, key in signing_keys):
             raise ValueError("RECEIPT_SIGNING_KEYS has a key that cannot be used: make a new one")
+        is_signer = bool(self.signer_database_url.get_secret_value())
+        if self.signer_socket and bool(self.wallet_encryption_keys) != is_signer:
+            raise ValueError("with SIGNER_SOCKET, only the signer process has WALLET_ENCRYPTION_KEYS")
         self.parsed_price_overrides()
         self.payment_recipient(Family.EVM)
         self.payment_recipient(Family.SOLANA)

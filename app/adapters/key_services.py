@@ -1,11 +1,9 @@
-"""Keys that stay in a KMS or an HSM, and encrypt the data keys of wallets. Clients are imported when they are used.
-
-They find their credentials as their own documentation says; only VAULT_TOKEN and PKCS11_PIN are settings.
-"""
+"""Keys that stay in a KMS or an HSM, and encrypt the data keys of wallets. Clients are imported when they are used."""
 
 import secrets
 import threading
 from base64 import b64decode, b64encode
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,9 @@ _SECONDS = 5
 _NONCE_BYTES = 12
 _FIELDS = {"encrypt": ("plaintext", "ciphertext"), "decrypt": ("ciphertext", "plaintext")}
 _AWS_FIELDS = {"encrypt": ("Plaintext", "CiphertextBlob"), "decrypt": ("CiphertextBlob", "Plaintext")}
-# PKCS#11 libraries are not told of threads, and a login is of the whole process.
+# PKCS#11 libraries are not told of threads. A login is of the whole process, and SoftHSM writes its token at each.
 _pkcs11_lock = threading.Lock()
+_pkcs11_sessions: dict[tuple[str, str], Any] = {}
 
 
 def aws_kms(arn: str, operation: str, text: str, wallet_id: str) -> str:
@@ -72,13 +71,17 @@ def pkcs11_key(pin: SecretStr, label: str, name: str, module: str, operation: st
     """Use an AES key of an HSM, or of SoftHSM, with CKM_AES_GCM."""
     from pkcs11 import GCMParams, Mechanism, ObjectClass, lib  # noqa: PLC0415
 
-    given, nonce = b64decode(text), secrets.token_bytes(_NONCE_BYTES)
-    if operation == "decrypt":
-        nonce, given = given[:_NONCE_BYTES], given[_NONCE_BYTES:]
-    gcm = {"mechanism": Mechanism.AES_GCM, "mechanism_param": GCMParams(nonce, wallet_id.encode())}
-    with _pkcs11_lock, lib(module).get_token(token_label=label).open(user_pin=pin.get_secret_value()) as session:
-        key: Any = session.get_key(object_class=ObjectClass.SECRET_KEY, label=name)
-        return _base64(nonce + key.encrypt(given, **gcm) if operation == "encrypt" else key.decrypt(given, **gcm))
+    body = (secrets.token_bytes(_NONCE_BYTES) if operation == "encrypt" else b"") + b64decode(text)
+    gcm = {"mechanism": Mechanism.AES_GCM, "mechanism_param": GCMParams(body[:_NONCE_BYTES], wallet_id.encode())}
+    with _pkcs11_lock, ExitStack() as after_failure:
+        opened: Any = _pkcs11_sessions.pop((module, label), None)
+        session: Any = opened or lib(module).get_token(token_label=label).open(user_pin=pin.get_secret_value())
+        after_failure.push(session)
+        key = session.get_key(object_class=ObjectClass.SECRET_KEY, label=name)
+        result = getattr(key, operation)(body[_NONCE_BYTES:], **gcm)
+        _pkcs11_sessions[module, label] = session
+        after_failure.pop_all()
+    return _base64(body[:_NONCE_BYTES] + result if operation == "encrypt" else result)
 
 
 def key_file(path: str, operation: str, text: str, wallet_id: str) -> str:

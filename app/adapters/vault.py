@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from threading import BoundedSemaphore
 from typing import Any, NoReturn, SupportsIndex
 
 import structlog
@@ -73,9 +74,9 @@ _NONCE_BYTES = 12
 _DIGEST_BYTES = 32
 _MAC_INFO = b"purser/authenticated-rows/v1"
 _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
+_MOST_THREADS = 8
 # A wallet is retired without its key being opened, so under a key service it is sealed for the first in both.
 _WALLET_TABLES = ("wallet_keys", "retired_keys")
-_DATA_KEY_SECONDS = 300
 
 
 class _NonCopyable:
@@ -121,7 +122,7 @@ class LocalSigner(_NonCopyable):
 class LocalVault(_NonCopyable):
     """Seals with the first of the operator's keys, and wallets' keys with the service `sealing`; opens with all."""
 
-    __slots__ = ("_data_keys", "_keys", "_mac_keys", "_services", "_wallet_key_id", "current_key_id")
+    __slots__ = ("_data_keys", "_keys", "_mac_keys", "_services", "_threads", "_wallet_key_id", "current_key_id")
 
     def __init__(
         self, keys: Sequence[tuple[str, bytes]], services: Mapping[str, KeyService] | None = None, sealing: str = ""
@@ -133,6 +134,7 @@ class LocalVault(_NonCopyable):
             raise ValueError("a vault needs at least one key; each has its own id and 32 bytes")
         self.current_key_id, self._services, self._data_keys = ids[0], services or {}, SingleFlightCache()
         self._wallet_key_id = sealing if sealing in self._services else ids[0]
+        self._threads = BoundedSemaphore(_MOST_THREADS)
         self._keys = {key_id: AESGCM(key) for key_id, key in keys}
         self._mac_keys = {
             key_id: HKDF(SHA256(), _KEY_BYTES, salt=None, info=_MAC_INFO).derive(key) for key_id, key in keys
@@ -170,7 +172,7 @@ class LocalVault(_NonCopyable):
                 _decrypt(data_key, text, place)  # another key is not remembered
             return data_key
 
-        return _decrypt(self._data_keys.get((sealed, place), decrypt, ttl_seconds=_DATA_KEY_SECONDS), text, place)
+        return _decrypt(self._data_keys.get((sealed, place), decrypt, ttl_seconds=300), text, place)
 
     def move(self, sealed: str, location: SecretLocation, to: SecretLocation) -> str:
         if sealed.partition(".")[0] in self._services:
@@ -182,6 +184,8 @@ class LocalVault(_NonCopyable):
     def _service(self, key_id: str, operation: str, location: SecretLocation) -> Iterator[KeyService]:
         """Record a use of a key service, of which every failure may be temporary. Raises: KeyServiceUnavailable."""
         assert_no_unit()
+        if not self._threads.acquire(timeout=1):  # those that wait for a service that hangs
+            raise KeyServiceUnavailable(retry_after_seconds=10)
         began, outcome = time.monotonic(), "ok"
         try:
             yield self._services[key_id]
@@ -191,6 +195,7 @@ class LocalVault(_NonCopyable):
             outcome = f"{type(error).__name__} {code}".strip()  # its text may quote a token
             raise KeyServiceUnavailable(retry_after_seconds=10) from None
         finally:
+            self._threads.release()
             counters.KEY_SECONDS.labels(key_id, operation, outcome).observe(time.monotonic() - began)
             _log.info("wallet_key_used", key=key_id, use=operation, wallet_id=location.row_id, outcome=outcome)
 

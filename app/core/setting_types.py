@@ -3,7 +3,6 @@
 import base64
 import binascii
 import re
-from collections.abc import Collection
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -32,28 +31,25 @@ def split(value: str | tuple[str, ...]) -> tuple[str, ...]:
 
 def keys(text: str, name: str) -> tuple[tuple[str, bytes], ...]:
     """Return `(id, 32 bytes)` pairs of a setting `id:base64,…`. Raises: ValueError."""
-    found = []
+    found: dict[str, bytes] = {}
     for part in split(text):
-        key_id, colon, encoded = part.partition(":")
+        key_id, _, encoded = part.partition(":")
         try:
             key = base64.b64decode(encoded, validate=True)
         except binascii.Error:
             key = b""
-        if not colon or not _KEY_ID.fullmatch(key_id) or len(key) != KEY_BYTES:
-            msg = f"{name} must be a comma-separated list of id:base64 of {KEY_BYTES} bytes"
+        if not _KEY_ID.fullmatch(key_id) or len(key) != KEY_BYTES or key_id in found:
+            msg = f"{name} must be a comma-separated list of id:base64 of {KEY_BYTES} bytes, without an id twice"
             raise ValueError(msg)
-        found.append((key_id, key))
-    if len({key_id for key_id, _ in found}) != len(found):
-        msg = f"{name} contains a key id twice"
-        raise ValueError(msg)
-    return tuple(found)
+        found[key_id] = key
+    return tuple(found.items())
 
 
-def key_services(text: str, taken: Collection[str] = ()) -> dict[str, list[str]]:
+def key_services(text: str, taken: tuple[tuple[str, bytes], ...] = ()) -> dict[str, list[str]]:
     """Return the kind and the parts of each `id:address` by its id, the first of which seals; `local` has none."""
     matches = [_KEY_SERVICE.fullmatch(entry) for entry in split(text)]
     found = {each[1] or "local": list(filter(None, each.groups()[1:])) for each in matches if each}
-    if len(found) != len(matches) or not found.keys().isdisjoint(taken):
+    if len(found) != len(matches) or not found.keys().isdisjoint(dict(taken)):
         raise ValueError("WALLET_ENCRYPTION_KEYS must be a list of local and id:address, each id not used elsewhere")
     return found
 

@@ -47,10 +47,7 @@ def sealed_columns() -> Iterator[tuple[Table, Column[str]]]:
 
 
 def reseal_all(vault: Vault, *, batch: int) -> int:
-    """Reseal what older keys have sealed, one by one, reading `batch` rows at a time; return how many.
-
-    The same for the MACs of authenticated rows, in units of it. Raises: Rejected, RowChanged, KeyServiceUnavailable.
-    """
+    """Reseal secrets and MACs of older keys; return how many. Raises: Rejected, RowChanged, KeyServiceUnavailable."""
     secrets = sum(_reseal_column(vault, table, column, batch) for table, column in sealed_columns())
     return secrets + authenticated.restamp_all(accepts_changed=False, batch=batch)
 

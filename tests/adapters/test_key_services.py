@@ -10,9 +10,10 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -76,6 +77,28 @@ def softhsm(tmp_path_factory: pytest.TempPathFactory) -> str:
         pytest.skip("SoftHSM is missing: apt install softhsm2")
     make_softhsm(tmp_path_factory.mktemp("softhsm"), module)
     return module
+
+
+def log_out() -> None:
+    for session in key_services._pkcs11_sessions.values():
+        session.close()
+    key_services._pkcs11_sessions.clear()
+
+
+@dataclass
+class EndedSession:
+    """A session that the device has ended."""
+
+    session: Any
+
+    def get_key(self, **_wanted: object) -> object:
+        raise ConnectionError
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_error: object) -> None:
+        self.session.close()
 
 
 @pytest.fixture(params=["aws", "google", "vault", "pkcs11"])
@@ -266,11 +289,39 @@ def test_a_service_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatc
             LocalVault([_LOCAL], {"k3": service}, "k3").seal(_SECRET, _WALLET)
 
 
+def test_a_service_that_hangs_holds_few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.adapters.vault._MOST_THREADS", 1)
+    asked, answered = threading.Event(), threading.Event()
+
+    def hang(_operation: str, _text: str, _wallet_id: str) -> str:
+        asked.set()
+        answered.wait(10)
+        raise TimeoutError
+
+    vault, refused = LocalVault([_LOCAL], {"k3": hang}, "k3"), list[Exception]()
+
+    def seal() -> None:
+        try:
+            vault.seal(_SECRET, _WALLET)
+        except KeyServiceUnavailable as error:
+            refused.append(error)
+
+    first = threading.Thread(target=seal)
+    first.start()
+    assert asked.wait(10)
+    seal()
+    assert (len(refused), first.is_alive()) == (1, True)
+    answered.set()
+    first.join()
+    assert len(refused) == 2
+
+
 def test_wrong_credentials_are_an_outage_and_no_log_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, softhsm: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     telemetry.configure_logs("DEBUG")
     logging.getLogger().addHandler(caplog.handler)
+    log_out()
     with (
         caplog.at_level(logging.DEBUG), structlog.testing.capture_logs() as lines, aws_kms(monkeypatch),
         vault_transit(tmp_path, monkeypatch) as (_, host),
@@ -306,6 +357,49 @@ def test_no_log_at_debug_has_a_data_key(
     assert [form for form in forms if form in caplog.text] == []
 
 
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("AccessDeniedException", 400), ("DisabledException", 400), ("ExpiredTokenException", 400),
+        ("ThrottlingException", 400), ("KMSInternalException", 500), ("ServiceUnavailable", 503),
+    ],
+)  # fmt: skip
+def test_what_aws_refuses_is_an_outage_that_the_log_names(
+    code: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with aws_kms(monkeypatch) as stored:
+        vault = LocalVault([_LOCAL], {"k3": aws_key(AWS_ARN)}, "k3")
+        stored.misbehave = lambda _asked: Reply(b'{"__type": "%s"}' % code.encode(), status=status)
+        with structlog.testing.capture_logs() as lines, pytest.raises(KeyServiceUnavailable):
+            vault.seal(_SECRET, _WALLET)
+        assert lines[0]["outcome"].endswith(code)
+        stored.misbehave = lambda _asked: None
+        assert vault.open(vault.seal(_SECRET, _WALLET), _WALLET) == _SECRET
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 503])
+def test_what_google_refuses_is_an_outage_that_the_log_names(
+    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with google_kms(tmp_path, monkeypatch) as stored:
+        vault = LocalVault([_LOCAL], {"k3": google_key(GOOGLE_NAME)}, "k3")
+        stored.misbehave = lambda asked: None if asked.target == "/token" else Reply(b"{}", status=status)
+        with structlog.testing.capture_logs() as lines, pytest.raises(KeyServiceUnavailable):
+            vault.seal(_SECRET, _WALLET)
+        assert lines[0]["outcome"] == f"HTTPError {status}"
+        stored.misbehave = lambda _asked: None
+        assert vault.open(vault.seal(_SECRET, _WALLET), _WALLET) == _SECRET
+
+
+def test_an_access_token_of_google_that_expired_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with google_kms(tmp_path, monkeypatch) as stored:
+        vault = LocalVault([_LOCAL], {"k3": google_key(GOOGLE_NAME)}, "k3")
+        vault.seal(_SECRET, _WALLET)
+        answers = iter([Reply(b"{}", status=401)])
+        stored.misbehave = lambda asked: None if asked.target == "/token" else next(answers, None)
+        assert vault.open(vault.seal(_SECRET, _OTHER), _OTHER) == _SECRET
+
+
 def test_a_disabled_key_of_google_is_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with google_kms(tmp_path, monkeypatch) as stored:
         service = google_key(GOOGLE_NAME)
@@ -314,6 +408,19 @@ def test_a_disabled_key_of_google_is_an_outage(tmp_path: Path, monkeypatch: pyte
         stored.misbehave = lambda _asked: disabled
         with pytest.raises(KeyServiceUnavailable):
             LocalVault([_LOCAL], {"k3": service}).open(sealed, _WALLET)
+
+
+def test_a_process_logs_in_to_an_hsm_once_and_again_when_its_session_has_ended(softhsm: str) -> None:
+    vault = LocalVault([_LOCAL], {"k3": hsm_key(PIN, "purser", "wallets", softhsm)}, "k3")
+    vault.seal(_SECRET, _WALLET)
+    (session,) = key_services._pkcs11_sessions.values()
+    vault.seal(_SECRET, _WALLET)
+    assert list(key_services._pkcs11_sessions.values()) == [session]
+    for name in key_services._pkcs11_sessions:
+        key_services._pkcs11_sessions[name] = EndedSession(session)
+    with pytest.raises(KeyServiceUnavailable):
+        vault.seal(_SECRET, _WALLET)
+    assert vault.open(vault.seal(_SECRET, _WALLET), _WALLET) == _SECRET
 
 
 def test_threads_use_an_hsm_one_after_the_other(softhsm: str) -> None:

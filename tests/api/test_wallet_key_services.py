@@ -258,6 +258,23 @@ def test_doctor_tells_whether_the_key_service_works_and_which_key_seals(
     assert VAULT_TOKEN not in output
 
 
+def test_no_key_service_is_asked_while_a_unit_of_work_is_open(
+    build_app: Callable[..., Flask], sqlite_url: str, house: KeyHouse
+) -> None:
+    vault = house.vault("k3")
+    app = build_app(sqlite_url, vault=vault)
+    with app.app_context():
+        agent = register(app.test_client())
+        forget(vault)
+        house.stored.uses.clear()
+        with read_only_unit() as session:
+            sealed = session.scalars(select(WalletKey.sealed).where(WalletKey.wallet_id == agent.wallet_id)).one()
+            for act in (vault.signer, lambda _sealed, place: vault.create_wallet(place)):
+                with pytest.raises(RuntimeError):
+                    act(sealed, custody.key_location(agent.wallet_id))
+    assert house.stored.uses == []
+
+
 def test_each_use_of_the_key_is_counted_by_outcome(
     build_app: Callable[..., Flask], sqlite_url: str, house: KeyHouse
 ) -> None:

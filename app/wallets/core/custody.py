@@ -84,7 +84,6 @@ def stored_network(session: Session) -> str | None:
 
 
 def count_undecryptable(vault: Vault, sample: int) -> int:
-    """Count keys that do not open, of so many oldest and newest wallets. Raises: KeyServiceUnavailable."""
     keys = select(WalletKey.wallet_id, WalletKey.sealed).join(Wallet, Wallet.id == WalletKey.wallet_id).limit(sample)
     orders = Wallet.created_at.asc(), Wallet.created_at.desc()
     with read_only_unit() as session:
@@ -96,6 +95,11 @@ def count_undecryptable(vault: Vault, sample: int) -> int:
         except Rejected:
             failed += 1
     return failed
+
+
+def count_sealed_with(key_id: str) -> int:
+    with read_only_unit() as session:
+        return count(session, WalletKey, WalletKey.sealed.startswith(f"{key_id}.", autoescape=True))
 
 
 def retire(session: Session, wallet: Wallet) -> None:
