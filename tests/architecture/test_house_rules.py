@@ -258,7 +258,8 @@ def test_every_imported_package_is_declared() -> None:
 
 def test_every_declared_package_is_imported() -> None:
     """In the parts that run with it; those for development alone have a list of their own."""
-    parts = [*files_of("app", "server", "workers", "shopper", "signer", "sandbox", "launcher"), ROOT / "gunicorn.conf.py"]
+    folders = "app", "server", "workers", "shopper", "signer", "sandbox", "launcher"
+    parts = [*files_of(*folders), ROOT / "gunicorn.conf.py"]
     imported = {owner for name in imports_of(*parts) for owner in owners_of(name)}
     assert declared_packages() - imported == set(NOT_IMPORTED)
 
