@@ -15,8 +15,6 @@ from flask.cli import AppGroup, ScriptInfo
 
 _MIGRATIONS = "db"
 _COMMANDS = {
-    "bootstrap": "Create the master key BOOTSTRAP_MASTER_KEY unless there is one; web and scheduler do so when they "
-    "start.",
     _MIGRATIONS: "Perform database migrations.",
     "doctor": "Check settings, database, Redis, workers, chains, contracts, prices and proxies, and print fixes.",
     "restored": "Reconcile a restored database with the chains; run it before any process of the service starts.",

@@ -5,15 +5,14 @@ public keys, as draft-ietf-webbotauth-httpsig-protocol defines them.
 """
 
 import base64
-import hashlib
-import json
 import secrets
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from joserfc.jwk import OKPKey
 
 from app.core import clock
 from app.core.setting_types import keys
@@ -24,12 +23,6 @@ DIRECTORY_TYPE = "application/http-message-signatures-directory+json"
 _VALIDITY_SECONDS = 600
 _NONCE_BYTES = 64
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
-
-
-class _Key(NamedTuple):
-    private: Ed25519PrivateKey
-    jwk: Mapping[str, str]
-    thumbprint: str
 
 
 def request_headers(url: str) -> dict[str, str]:
@@ -43,44 +36,39 @@ def request_headers(url: str) -> dict[str, str]:
     return {"Signature-Agent": agent, **_signature(own[:1], "web-bot-auth", signed)}
 
 
-def directory() -> tuple[dict[str, list[Mapping[str, str]]], dict[str, str]]:
+def directory() -> tuple[dict[str, list[Any]], dict[str, str]]:
     """Return the public keys, and the headers by which each proves that it is meant for this service's address."""
     own, authority = _keys(), urlsplit(app_state().settings.public_url).netloc
     proof = _signature(own, "http-message-signatures-directory", {'"@authority";req': authority})
-    return {"keys": [each.jwk for each in own]}, proof
+    return {"keys": [each.as_dict(private=False) for each in own]}, proof
 
 
-def _signature(keys: tuple[_Key, ...], tag: str, components: Mapping[str, str]) -> dict[str, str]:
+def _signature(keys: tuple[OKPKey, ...], tag: str, components: Mapping[str, str]) -> dict[str, str]:
     created, inputs, signatures = int(clock.now().timestamp()), [], []
     for number, key in enumerate(keys, start=1):
         nonce = base64.b64encode(secrets.token_bytes(_NONCE_BYTES)).decode()
         stated = (
             f"({' '.join(components)});created={created};expires={created + _VALIDITY_SECONDS}"
-            f';keyid="{key.thumbprint}";alg="ed25519";nonce="{nonce}";tag="{tag}"'
+            f';keyid="{key.kid}";alg="ed25519";nonce="{nonce}";tag="{tag}"'
         )
         lines = [f"{name}: {value}" for name, value in {**components, '"@signature-params"': stated}.items()]
-        signature = base64.b64encode(key.private.sign("\n".join(lines).encode())).decode()
+        private: Any = key.private_key
+        signature = base64.b64encode(private.sign("\n".join(lines).encode())).decode()
         inputs.append(f"sig{number}={stated}")
         signatures.append(f"sig{number}=:{signature}:")
     return {"Signature-Input": ", ".join(inputs), "Signature": ", ".join(signatures)}
 
 
-def _keys() -> tuple[_Key, ...]:
+def _keys() -> tuple[OKPKey, ...]:
     """Return the keys: the first signs, all are published."""
     return _parse(keys(app_state().settings.web_bot_auth_keys.get_secret_value(), "WEB_BOT_AUTH_KEYS"))
 
 
 @lru_cache(maxsize=4)
-def _parse(seeds: tuple[tuple[str, bytes], ...]) -> tuple[_Key, ...]:
-    found = []
-    for _name, seed in seeds:
-        private = Ed25519PrivateKey.from_private_bytes(seed)
-        jwk = {"crv": "Ed25519", "kty": "OKP", "x": _base64url(private.public_key().public_bytes_raw())}
-        # RFC 7638, whose members these are, in its order.
-        thumbprint = _base64url(hashlib.sha256(json.dumps(jwk, separators=(",", ":")).encode()).digest())
-        found.append(_Key(private, {**jwk, "kid": thumbprint, "use": "sig"}, thumbprint))
-    return tuple(found)
-
-
-def _base64url(value: bytes) -> str:
-    return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
+def _parse(seeds: tuple[tuple[str, bytes], ...]) -> tuple[OKPKey, ...]:
+    private = [Ed25519PrivateKey.from_private_bytes(seed) for _name, seed in seeds]
+    found = tuple(OKPKey(each, each, {"use": "sig"}) for each in private)
+    for key in found:
+        # The thumbprint of RFC 7638.
+        key.ensure_kid()
+    return found

@@ -8,7 +8,6 @@ from app.audit_log import actors, trail
 from app.audit_log.trail import AuditAction
 from app.core import identifiers
 from app.gateway.providers import cli as gateway
-from app.movements import KINDS
 from app.payments import cli as payments
 from app.platform import cli as platform
 from app.platform import keys as platform_keys
@@ -17,6 +16,7 @@ from app.shopping import service as shopping
 from app.state import app_state
 from app.status.cli import doctor
 from app.status.migrations import MigrationCommands
+from app.wallets.kinds.bridge import commands as bridges
 from app.web.openapi_document import OpenApiDocument
 
 keys = platform.OperatorGroup("keys", "Encryption keys.")
@@ -28,9 +28,9 @@ def register(app: Flask) -> None:
     """Add the commands, which the root's `commands.py` lists, to an application."""
     groups = (
         keys, documents, purchases, gateway.group, payments.group, platform.master_keys, platform.owner_keys,
-        platform.retired_keys, platform.audit, *(kind.commands for kind in KINDS.values() if kind.commands),
+        platform.retired_keys, platform.audit, bridges,
     )  # fmt: skip
-    for command in (*groups, bootstrap, doctor, platform.restored, MigrationCommands(app)):
+    for command in (*groups, doctor, platform.restored, MigrationCommands(app)):
         app.cli.add_command(command)
 
 
@@ -81,13 +81,8 @@ def page(purchase_id: str) -> None:
     click.echo(document)
 
 
-@click.command("bootstrap")
-def bootstrap() -> None:
-    """Create the master key BOOTSTRAP_MASTER_KEY unless there is one; web and scheduler do so when they start."""
-    create_bootstrap_master_key()
-
-
 def create_bootstrap_master_key() -> None:
+    """Create the master key BOOTSTRAP_MASTER_KEY unless there is one; web and scheduler call this when they start."""
     key = app_state().settings.bootstrap_master_key.get_secret_value()
     if key:
         platform_keys.bootstrap_master_key(actors.system_actor("bootstrap"), key)

@@ -31,10 +31,6 @@ _MIN_HIDDEN_CHARACTERS = 8
 """Shorter texts are no keys, and occur by chance."""
 _JUPITER_URL = "https://api.jup.ag"
 _SANDBOX_JUPITER_URL = "http://127.0.0.1:18549"
-_LIMITS = (
-    "grant_budget_usd_per_day", "registration_rate_limit", "rate_limit_per_key", "quote_rate_limit",
-    "device_miss_limit", "x402_miss_limit", "keyless_rate_limit",
-)  # fmt: skip
 REQUIRED = ("secret_key", "code_peppers", "encryption_keys")
 """The settings without a default; `./run` generates them for the sandbox."""
 
@@ -84,7 +80,8 @@ class UpstreamAccess(BaseSettings):
 
 
 _SANDBOX_DEFAULTS = {"allow_private_upstreams": "1", "console_hosts": "127.0.0.1,localhost"}
-_PUBLIC_DEFAULTS = {
+# Outside the sandbox, which has none.
+_LIMITS = {
     "grant_budget_usd_per_day": "1000", "registration_rate_limit": "5 per minute;60 per hour",
     "rate_limit_per_key": "600 per minute", "quote_rate_limit": "10 per minute",
     "keyless_rate_limit": "300 per minute", "device_miss_limit": "5 per hour", "x402_miss_limit": "30 per minute",
@@ -251,7 +248,7 @@ class Settings(BaseSettings):
             name: None if value == "" else value for name, value in values.items() if value != "" or name in _LIMITS
         }
         in_sandbox = values.get("network", Network.SANDBOX) == Network.SANDBOX
-        of_network = _SANDBOX_DEFAULTS if in_sandbox else _PUBLIC_DEFAULTS
+        of_network = _SANDBOX_DEFAULTS if in_sandbox else _LIMITS
         return {**host.defaults(values.get("host_memory")), **of_network, **values}
 
     @model_validator(mode="after")

@@ -19,7 +19,8 @@ class ServiceError(Exception):
     """Base of all errors for clients. Subclasses have a code; the message states what happened and what to do."""
 
     code: ClassVar[str] = "INTERNAL_ERROR"
-    default_message: ClassVar[str] = "An unexpected error occurred in the service."
+    default_message: ClassVar[str] = ""
+    """What happened and what to do, where the docstring does not say it."""
 
     def __init_subclass__(cls, *, code: str | None = None, status: int = 500, provable: bool = False) -> None:
         if code is not None:
@@ -37,7 +38,7 @@ class ServiceError(Exception):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """Accept JSON-serializable details, and members to add to the body next to `error` and `code`."""
-        self.message = message or self.default_message
+        self.message = message or self.default_message or self.meaning()
         self.details = dict(details or {})
         self.members = dict(members or {})
         self.headers = dict(headers or {})
@@ -48,11 +49,14 @@ class ServiceError(Exception):
     def status(self) -> int:
         return STATUS[self.code]
 
+    @classmethod
+    def meaning(cls) -> str:
+        """Return what the error means to clients. Docstrings may end with when not to raise it, which is left out."""
+        return " ".join((cls.__doc__ or "").split()).partition(" Not for ")[0]
+
 
 class InvalidInput(ServiceError, code="INVALID_INPUT", status=400):
     """A field is missing or malformed; `details.fields` names each. Not for valid input that is not allowed."""
-
-    default_message = "The request is not valid."
 
     @classmethod
     def field(cls, name: str, problem: str) -> InvalidInput:
@@ -66,15 +70,11 @@ class Unauthorized(ServiceError, code="UNAUTHORIZED", status=401):
 
 
 class InsufficientScope(ServiceError, code="INSUFFICIENT_SCOPE", status=403):
-    """The owner did not permit this to the application; `details.scopes` would. Or the master key's role is too low."""
-
-    default_message = "The owner's permission for this application does not include this operation."
+    """The owner did not permit this to the application (`details.scopes` would), or the key's role is too low."""
 
 
 class SelfRevoke(ServiceError, code="SELF_REVOKE", status=400):
-    """A master key cannot revoke itself."""
-
-    default_message = "A master key cannot revoke itself; use another one."
+    """A master key cannot revoke itself; use another one."""
 
 
 class NotFound(ServiceError, code="NOT_FOUND", status=404):
@@ -84,57 +84,39 @@ class NotFound(ServiceError, code="NOT_FOUND", status=404):
 
 
 class MethodNotAllowed(ServiceError, code="METHOD_NOT_ALLOWED", status=405):
-    """The route exists, with other methods."""
-
-    default_message = "This route does not support that method."
+    """This route does not support that method."""
 
 
 class PayloadTooLarge(ServiceError, code="PAYLOAD_TOO_LARGE", status=413):
-    """The body is larger than the route accepts."""
-
-    default_message = "The request body is too large: at most 1 MiB of JSON."
+    """The request body is larger than the route accepts."""
 
 
 class RequestTimeout(ServiceError, code="REQUEST_TIMEOUT", status=408):
-    """The request did not arrive in time; nothing was done."""
-
-    default_message = "The request took too long to arrive; nothing was done."
+    """The request took too long to arrive; nothing was done."""
 
 
 class HeadTooLarge(ServiceError, code="HEAD_TOO_LARGE", status=431):
-    """The request line or the headers are too large."""
-
-    default_message = "The request line or the headers are too large: at most 8190 bytes per line and 100 headers."
+    """The request line or the headers are too large: at most 8190 bytes per line and 100 headers."""
 
 
 class RateLimited(ServiceError, code="RATE_LIMITED", status=429):
-    """Too many requests, guesses or grants; states when to retry."""
-
-    default_message = "Too many requests; try again later."
+    """Too many requests, guesses or grants; try again later, as `Retry-After` says."""
 
 
 class Overloaded(ServiceError, code="OVERLOADED", status=503):
-    """The service has no capacity for the request at the moment; states when to retry."""
-
-    default_message = "The service is busy; try again shortly."
+    """The service has no capacity for the request at the moment; try again shortly."""
 
 
 class Maintenance(ServiceError, code="MAINTENANCE", status=503):
-    """The operator has stopped what changes something or costs credits; states when to retry. Reads go on."""
-
-    default_message = "The service is being maintained: reads and what was begun go on, the rest later."
+    """The service is being maintained: reads and what was begun go on, the rest later, as `Retry-After` says."""
 
 
 class InsufficientCredits(ServiceError, code="INSUFFICIENT_CREDITS", status=402):
-    """The account cannot pay for the call."""
-
-    default_message = "The account does not have enough credits."
+    """The account does not have enough credits."""
 
 
 class BudgetExceeded(InsufficientCredits, code="BUDGET_EXCEEDED", status=402, provable=True):
     """A budget, of this key or shared, does not cover the call; `details` has what is left, and when it begins anew."""
-
-    default_message = "The budget of this key does not cover the call."
 
 
 class ModelNotAllowed(ServiceError, code="MODEL_NOT_ALLOWED", status=403):
@@ -152,19 +134,15 @@ class PaymentInvalid(ServiceError, code="PAYMENT_INVALID", status=402, provable=
 
 
 class PaymentAlreadyUsed(ServiceError, code="PAYMENT_ALREADY_USED", status=402, provable=True):
-    """The payment was already consumed, by this call or another one. Contains the terms for a new one."""
-
-    default_message = "This payment was already used; each payment pays for one call."
+    """This payment was already used; each pays for one call. Contains the terms for a new one."""
 
 
 class PaymentPending(ServiceError, code="PAYMENT_PENDING", status=503):
-    """A signed payment was submitted and is not settled yet; states when to retry, and offers no terms for another."""
+    """A payment for this request was submitted and is not settled yet. Do not pay again.
 
-    default_message = (
-        "A payment for this request was submitted and is not settled yet. Do not pay again. Repeat exactly this request"
-        " after the seconds in Retry-After, with the same payment if your client can. A new payment by the same payer"
-        " is accepted too, but not used."
-    )
+    Repeat exactly this request after the seconds in Retry-After, with the same payment if your client can. A new
+    payment by the same payer is accepted too, but not used.
+    """
 
 
 class DailyLimitExceeded(ServiceError, code="DAILY_LIMIT_EXCEEDED", status=403, provable=True):
@@ -204,15 +182,11 @@ class PayeeChanged(ServiceError, code="PAYEE_CHANGED", status=403, provable=True
 
 
 class WalletFrozen(ServiceError, code="WALLET_FROZEN", status=403, provable=True):
-    """The agent is frozen by its owner or the platform: no new payment leaves; what is pending is completed."""
-
-    default_message = "The owner or the operator has frozen this agent; it cannot make new payments."
+    """The owner or the operator has frozen this agent: no new payment leaves; what is pending is completed."""
 
 
 class ApprovalRequired(ServiceError, code="APPROVAL_REQUIRED", status=403, provable=True):
-    """The owner has to approve this payment. A request to pay is answered with 202 and an approval instead."""
-
-    default_message = "The owner of this wallet must approve this payment."
+    """The owner of this wallet must approve this payment. A request to pay is answered with 202 and an approval."""
 
     def __init__(
         self,
@@ -230,21 +204,15 @@ class ApprovalRequired(ServiceError, code="APPROVAL_REQUIRED", status=403, prova
 
 
 class ControlsLocked(ServiceError, code="CONTROLS_LOCKED", status=403):
-    """The controls are locked: the agent's own key may tighten but not loosen them, nor delete the wallet."""
-
-    default_message = "The owner or the operator has locked the controls; this key can only tighten them."
+    """The owner or the operator has locked the controls: the agent's key can tighten them, not delete the wallet."""
 
 
 class EmailMismatch(ServiceError, code="EMAIL_MISMATCH", status=403):
-    """The agent can only be claimed with the email address it was registered with."""
-
-    default_message = "This agent was registered with another email address."
+    """This agent was registered with another email address, and can only be claimed with that."""
 
 
 class AlreadyClaimed(ServiceError, code="ALREADY_CLAIMED", status=409):
-    """The claim code was used before."""
-
-    default_message = "This agent has already been claimed."
+    """This agent has already been claimed."""
 
 
 class IdempotencyConflict(ServiceError, code="IDEMPOTENCY_CONFLICT", status=409):
@@ -260,12 +228,10 @@ class WalletNotEmpty(ServiceError, code="WALLET_NOT_EMPTY", status=409):
 
 
 class GasPending(ServiceError, code="GAS_PENDING", status=503):
-    """The wallet has paid for its network fee in USDC, and the native token has not arrived; states when to retry."""
+    """The wallet has bought the native token for its network fee, which has not arrived yet. Nothing else was done.
 
-    default_message = (
-        "The wallet has bought the native token for its network fee, which has not arrived yet. Nothing else was done."
-        " Repeat the same request shortly, with the same Idempotency-Key."
-    )
+    Repeat the same request after the seconds in Retry-After, with the same Idempotency-Key.
+    """
 
 
 class PurchaseInProgress(ServiceError, code="PURCHASE_IN_PROGRESS", status=409):
@@ -322,13 +288,9 @@ class BalanceFetchError(ServiceError, code="BALANCE_FETCH_ERROR", status=502):
 class PerpdexError(ServiceError, code="PERPDEX_ERROR", status=502):
     """The trading exchange cannot be queried; `details.reason` is why, `details.retry_after_seconds` when to retry."""
 
-    default_message = "The trading exchange cannot be queried at the moment; try again shortly."
-
 
 class TradingNotImplemented(ServiceError, code="NOT_IMPLEMENTED", status=501):
     """The action passed every check and is not sent to the exchange; `payload` is the unsigned request."""
-
-    default_message = "Nothing is sent to the trading exchange; `payload` is the unsigned request."
 
 
 class RouteNotAllowed(ServiceError, code="ROUTE_NOT_ALLOWED", status=403):
@@ -336,27 +298,19 @@ class RouteNotAllowed(ServiceError, code="ROUTE_NOT_ALLOWED", status=403):
 
 
 class ProviderNotConfigured(ServiceError, code="PROVIDER_NOT_CONFIGURED", status=503):
-    """The operator has not configured this provider. Nothing was charged."""
-
-    default_message = "This provider is not configured on this service."
+    """This provider is not configured on this service. Nothing was charged."""
 
 
 class UpstreamError(ServiceError, code="UPSTREAM_ERROR", status=502):
     """The upstream could not be reached, or its response was incomplete."""
 
-    default_message = "The upstream's response was incomplete."
-
 
 class UpstreamTimeout(ServiceError, code="UPSTREAM_TIMEOUT", status=504):
     """The upstream did not respond in time; whether it acted on the request is unknown."""
 
-    default_message = "The upstream did not respond in time."
-
 
 class PriceUnavailable(ServiceError, code="PRICE_UNAVAILABLE", status=503):
-    """No price is known, so that a limit in US dollars cannot be checked."""
-
-    default_message = "There is no current price for this token, so limits cannot be checked; try again shortly."
+    """There is no current price for this token, so limits in dollars cannot be checked; try again shortly."""
 
 
 class KeyServiceUnavailable(ServiceError, code="KEY_SERVICE_UNAVAILABLE", status=503):
@@ -371,9 +325,7 @@ class InvalidSpec(ServiceError, code="INVALID_SPEC", status=400):
 
 
 class AlreadySubscribed(ServiceError, code="ALREADY_SUBSCRIBED", status=409):
-    """The wallet has an active subscription to this service."""
-
-    default_message = "This wallet is already subscribed to this service."
+    """This wallet is already subscribed to this service."""
 
 
 class InternalError(ServiceError):

@@ -2,12 +2,12 @@
 
 import sqlite3
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from flask import Flask, Request, Response, request
+from flask import Blueprint, Flask, Request, Response, request
 from flask.sessions import SessionInterface
 from psycopg import Connection
 from sqlalchemy import event
@@ -29,14 +29,14 @@ from app.catalog.payouts import routes as payouts
 from app.catalog.proxy import routes as proxy
 from app.catalog.services import routes as services
 from app.config import Settings
-from app.console import pages as console_pages
+from app.console import pages as console
 from app.core import host
-from app.db import leases, pool_liveness, unit_of_work
+from app.db import pool_liveness, unit_of_work
 from app.device import routes as device
 from app.discovery import routes as discovery
 from app.events import routes as events
 from app.extensions import api, db
-from app.forwarding.call import ForwardingEntry, RequestCheck, RestConverter
+from app.forwarding.call import ForwardingEntry, RestConverter
 from app.gateway import routes as gateway
 from app.gateway.fallback import Outages
 from app.gateway.pricing import price_table
@@ -52,16 +52,10 @@ from app.oauth import pages as oauth_pages
 from app.oauth import routes as oauth
 from app.oauth.clients import ClientDocuments
 from app.observability import telemetry
-from app.owner import address_book
-from app.owner import notices as notice_pages
-from app.owner.pages import activity as activity_pages
-from app.owner.pages import addresses as address_pages
-from app.owner.pages import agent as agent_pages
-from app.owner.pages import approvals as approval_pages
-from app.owner.pages import charts, template_filters
-from app.owner.pages import claim as claim_pages
-from app.owner.pages import limits as limits_form
-from app.owner.passkeys import pages as passkey_pages
+from app.owner import address_book, notices
+from app.owner.pages import activity, addresses, agent, charts, claim, limits, template_filters
+from app.owner.pages import approvals as owner_approvals
+from app.owner.passkeys import pages as passkeys
 from app.owner.session import auth, sign_in
 from app.payments import routes as payments
 from app.payments import settlement_risks, topups
@@ -80,12 +74,12 @@ from app.trading.exchange_client import ExchangeFeed
 from app.usage import routes as usage
 from app.usage.grouped import StepGroups
 from app.version import VERSION
-from app.wallets import kinds as wallet_movements
 from app.wallets.api import routes as wallets
 from app.wallets.transactions.outcome_polling import OutcomePoller, OutcomePollers
 from app.wallets.views import balances
 from app.wallets.views.history import MovementDetails
 from app.web import client_request, error_responses, fields, openapi
+from app.web.blueprint import Blueprint as ApiBlueprint
 from app.web.client_request import ClientRequest, current_request
 from app.web.error_responses import ServerHooks
 from app.web.openapi_document import OpenApiDocument
@@ -94,6 +88,12 @@ from server.pool import ResourcePool
 
 ROOT = Path(__file__).resolve().parent.parent
 _RECURSION_LIMIT = 1000
+# Some add views to another module's blueprint.
+_MODULES_WITH_ROUTES = (
+    agents, device, wallets, buying, approvals, events, usage, payments, platform, shared_budgets, trading, gateway,
+    catalog, services, payouts, proxy, discovery, receipts, shopping, status, auth, sign_in, activity, addresses, agent,
+    owner_approvals, claim, limits, notices, passkeys, pages, metrics, mcp, oauth, oauth_pages, console,
+)  # fmt: skip
 
 
 class _NoSessions(SessionInterface):
@@ -143,11 +143,11 @@ def create_app(settings: Settings | None = None, *, ports: Ports | None = None) 
     bodies = ResourcePool.for_bodies(host.defaults(settings.host_memory)["web_body_memory_mb"])
     app.server_hooks = ServerHooks(app.state.threads, bodies)
     _register_blueprints(app)
-    checks = _install_request_hooks(app, settings)
+    _install_request_hooks(app)
     error_responses.install(app)
     cli.register(app)
     routes = (gateway.forwarded_route(providers), *proxy.FORWARDED_ROUTES)
-    app.wsgi_app = ForwardingEntry(app, routes, checks)  # type: ignore[method-assign]
+    app.wsgi_app = ForwardingEntry(app, routes)  # type: ignore[method-assign]
     app.wsgi_app = WhiteNoise(app.wsgi_app, root=str(ROOT / "static"), prefix="static/")  # type: ignore[method-assign]
     if hops := settings.trusted_proxy_hops:
         app.wsgi_app = ProxyFix(app.wsgi_app, x_for=hops, x_proto=hops, x_host=0)  # type: ignore[method-assign]
@@ -197,9 +197,7 @@ def _configure(app: Flask, settings: Settings) -> None:
         API_TITLE="Purser",
         API_VERSION=VERSION,
         OPENAPI_VERSION="3.1.0",
-        API_SPEC_OPTIONS=openapi.spec_options(
-            settings.public_url, terms_url=settings.terms_url, support_url=settings.support_url
-        ),
+        API_SPEC_OPTIONS=openapi.spec_options(settings),
     )
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.json.default = fields.json_default  # type: ignore[attr-defined]
@@ -262,75 +260,22 @@ def _bind_extensions(app: Flask, settings: Settings) -> None:
 
 
 def _register_blueprints(app: Flask) -> None:
-    for blueprint in (
-        agents.registration,
-        agents.agents,
-        agents.keys,
-        agents.agent_keys_blueprint,
-        device.device,
-        wallets.blp,
-        buying.blp,
-        buying.checks,
-        approvals.blp,
-        events.events,
-        usage.balance,
-        usage.usage,
-        payments.blp,
-        platform.blp,
-        shared_budgets.blp,
-        events.platform_events,
-        trading.blp,
-        gateway.gateway,
-        gateway.providers,
-        gateway.models,
-        catalog.catalog,
-        catalog.subscribed,
-        services.blp,
-        payouts.blp,
-        proxy.proxy,
-        proxy.paid_services,
-        discovery.blp,
-        receipts.blp,
-        shopping.shopping,
-        status.blp,
-        status.platform_status,
-    ):
-        api.register_blueprint(blueprint)
-    app.register_blueprint(auth.public_pages)
-    app.register_blueprint(auth.session_pages)
-    app.register_blueprint(pages.pages)
-    app.register_blueprint(metrics.metrics)
-    app.register_blueprint(mcp.mcp)
-    app.register_blueprint(discovery.well_known)
-    app.register_blueprint(oauth.oauth)
-    app.register_blueprint(console_pages.entrance)
-    app.register_blueprint(console_pages.console)
+    found = dict.fromkeys(
+        each for module in _MODULES_WITH_ROUTES for each in vars(module).values() if isinstance(each, Blueprint)
+    )
+    for blueprint in found:
+        (api if isinstance(blueprint, ApiBlueprint) else app).register_blueprint(blueprint)
 
 
-def _install_request_hooks(app: Application, settings: Settings) -> Sequence[RequestCheck]:
-    """Install what applies to every request; return its checks."""
-    checks = (
-        client_request.host_check(settings), client_request.maintenance_check(settings), client_request.reject_loops,
-    )  # fmt: skip
-
+def _install_request_hooks(app: Application) -> None:
     @app.before_request
     def _begin() -> None:
         client_request.begin(current_request())
-        for check in checks:
-            check(current_request())
+        client_request.check(current_request())
 
     @app.after_request
     def _end(response: Response) -> Response:
-        route = str(request.url_rule) if request.url_rule else None
-        client_request.end(current_request(), response, route, trusts_proxies=settings.trusted_proxy_hops > 0)
+        client_request.end(current_request(), response, str(request.url_rule) if request.url_rule else None)
         return response
 
-    client_request.install_cors(app, settings.cors_allowed_origins)
-    return checks
-
-
-# Modules with views of another module's blueprint, and the only table that no feature imports.
-_REGISTERED_ON_IMPORT = (
-    activity_pages, address_pages, agent_pages, approval_pages, claim_pages, leases, limits_form,
-    notice_pages, oauth_pages, passkey_pages, sign_in, wallet_movements,
-)  # fmt: skip
+    client_request.install_cors(app)

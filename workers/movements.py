@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from app.db.leases import lease
-from app.movements import KINDS
+from app.wallets.bridges import advance as bridges
 from workers.context import job
 
 _LEASE = timedelta(seconds=60)
@@ -11,8 +11,7 @@ _LEASE = timedelta(seconds=60)
 
 @job
 def advance() -> None:
-    """Advance each movement that is due by one step, unless another process does so for its kind."""
-    for steps in (kind.steps for kind in KINDS.values() if kind.steps):
-        with lease(steps.lease, duration=_LEASE) as acquired:
-            if acquired:
-                steps.advance_due()
+    """Advance each bridge that is due by one step, unless another process does so."""
+    with lease("bridges", duration=_LEASE) as acquired:
+        if acquired:
+            bridges.advance_due()

@@ -24,9 +24,9 @@ from app.db import leases
 from app.db.unit_of_work import read_only_unit
 from app.events import deliveries, fan_out
 from app.jobs import JobName
-from app.movements import KINDS
 from app.payments import jobs as payments
 from app.state import app_state
+from app.wallets.bridges import advance as bridges
 from app.wallets.core import custody
 from app.wallets.deposits import scan_states, scanner
 from app.wallets.deposits.scan_states import Tier
@@ -93,7 +93,7 @@ def _due_conditions(now: datetime) -> dict[_Job, ColumnElement[bool]]:
         )
         for tier in (Tier.ACTIVE, Tier.ALL):
             conditions[_scan_job(chain, tier)] = leases.is_free(scan_states.lease_name(chain, tier), now)
-    conditions[JobName.ADVANCE_MOVEMENTS, ()] = or_(*(kind.steps.has_due(now) for kind in KINDS.values() if kind.steps))
+    conditions[JobName.ADVANCE_MOVEMENTS, ()] = bridges.has_due(now)
     conditions[JobName.EXECUTE_APPROVALS, ()] = approved_payments.has_due(now)
     conditions[JobName.DELIVER, ()] = or_(fan_out.has_new(), deliveries.has_due(now))
     conditions[JobName.AUDIT, ()] = leases.is_free(sweeps.AUDIT_LEASE, now)

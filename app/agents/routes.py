@@ -22,19 +22,10 @@ from app.state import app_state
 from app.web.blueprint import Blueprint
 from app.web.schemas import PageQuery, assert_any_field
 
-registration = Blueprint(
-    "registration", guard=REGISTRATION, url_prefix="/v1", description="Agents register themselves, without a key."
-)
-keys = Blueprint(
-    "keys",
-    guard=KEY_OR_REGISTRATION,
-    url_prefix="/v1",
-    description="Gateway-only keys, issued without a key, and further keys of an agent with limits.",
-)
-agent_keys_blueprint = Blueprint(
-    "agent_keys", guard=AGENT_KEY, url_prefix="/v1/keys", description="The further keys of an agent, and their budgets."
-)
-agents = Blueprint("agents", guard=AGENT_KEY, url_prefix="/v1/agents", description="The agent's own administration.")
+registration = Blueprint("registration", guard=REGISTRATION, url_prefix="/v1")
+agents = Blueprint("agents", guard=AGENT_KEY, url_prefix="/v1/agents")
+keys = Blueprint("keys", guard=KEY_OR_REGISTRATION, url_prefix="/v1")
+agent_keys_blueprint = Blueprint("agent_keys", guard=AGENT_KEY, url_prefix="/v1/keys")
 
 
 @registration.post("/agents/register")

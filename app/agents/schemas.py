@@ -39,27 +39,12 @@ class RegisterRequest(Schema):
     )
 
 
-class AgentAddresses(Addresses):
-    """A wallet's addresses; the EVM address is the same on every EVM chain."""
-
-
 class RegisteredWallet(Schema):
     """The wallet of a new agent."""
 
     id = fields.String(required=True)
     name = fields.String(required=True)
-    addresses = fields.Nested(AgentAddresses, required=True)
-
-
-class RegisterResponse(Schema):
-    """The new agent. Its key and claim code are never shown again."""
-
-    agent_id = fields.String(required=True, data_key="agentId")
-    api_key = fields.String(required=True, data_key="apiKey")
-    claim_code = fields.String(required=True, data_key="claimCode")
-    verification_uri = fields.String(required=True, data_key="verificationUri")
-    expires_in = fields.Integer(required=True, data_key="expiresIn")
-    wallet = fields.Nested(RegisteredWallet, required=True)
+    addresses = fields.Nested(Addresses, required=True)
 
 
 class ClaimCodeResponse(Schema):
@@ -69,6 +54,13 @@ class ClaimCodeResponse(Schema):
     claim_code = fields.String(required=True, data_key="claimCode")
     verification_uri = fields.String(required=True, data_key="verificationUri")
     expires_in = fields.Integer(required=True, data_key="expiresIn")
+
+
+class RegisterResponse(ClaimCodeResponse):
+    """The new agent. Its key and claim code are never shown again."""
+
+    api_key = fields.String(required=True, data_key="apiKey")
+    wallet = fields.Nested(RegisteredWallet, required=True)
 
 
 class KeyChanges(Schema):

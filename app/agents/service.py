@@ -15,6 +15,7 @@ from app.db.unit_of_work import unit_of_work
 from app.idempotency.service import Claim
 from app.identity import service as identity
 from app.identity.principal import KeyKind
+from app.spending.policy import DEFAULT
 from app.state import app_state
 from app.wallets.core import custody, wallets
 from app.wallets.core.wallets import WalletView
@@ -50,7 +51,7 @@ def register(*, name: str | None, email: str | None) -> AgentRegistration:
     wallet_key = custody.new_key()
     with unit_of_work() as session:
         agent_id = identity.add_agent(session, key, name=name or DEFAULT_NAME, email=email)
-        wallet = wallets.create(session, agent_id, wallet_key, name=None, controls="default")
+        wallet = wallets.create(session, agent_id, wallet_key, name=None, controls=DEFAULT)
         code = claims.issue(session, agent_id)
         _open_account(session, agent_id)
     return AgentRegistration(agent_id, key.key, code, wallet)
@@ -60,7 +61,7 @@ def issue_gateway_key(*, email: str | None) -> IssuedGatewayKey:
     """Create a gateway-only key with initial credits. Raises: RateLimited when the day's budget is exhausted."""
     key = identity.mint_api_key(KeyKind.GATEWAY)
     with unit_of_work() as session:
-        created_at = identity.add_gateway_key(session, key, email=email)
+        created_at = identity.add_key(session, key, account_id=key.id, email=email)
         granted_nanos = _open_account(session, key.id)
     return IssuedGatewayKey(key.id, key.key, email, granted_nanos, created_at)
 

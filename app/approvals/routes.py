@@ -11,12 +11,7 @@ from app.identity import guards
 from app.web.blueprint import Blueprint
 from app.web.client_request import wait_seconds
 
-blp = Blueprint(
-    "approvals",
-    guard=guards.AGENT_KEY,
-    url_prefix="/v1/approvals",
-    description="Payments that wait for the owner's decision.",
-)
+blp = Blueprint("approvals", guard=guards.AGENT_KEY, url_prefix="/v1/approvals")
 
 
 @blp.get("")

@@ -19,6 +19,7 @@ from app.buying.sellers import SellerAnswer
 from app.core import money
 from app.core.chains import USDC, ChainName, Family
 from app.core.foreign import ForeignModel, Items, MalformedResponseError
+from app.core.identifiers import require
 from app.core.money import NANOS_PER_USD, TokenAmount
 from app.core.strict_json import parse_response
 from app.errors import PerTxLimitExceeded, TermsNotSupported
@@ -230,9 +231,7 @@ def _read_offer(
         raise Rejected("unknown_asset")
     if not isinstance(extra, dict) or not signer.accepts_extra(extra):
         raise Rejected("unknown_token_domain_or_transfer_method")
-    recipient = signer.canonical_recipient(str(stated.get("payTo")))
-    if recipient is None:
-        raise Rejected("invalid_recipient")
+    recipient = require(signer.canonical_recipient(str(stated.get("payTo"))), Rejected("invalid_recipient"))
     if not _is_resource_of(host, terms.resource if terms.version == _V2 else {"url": stated.get("resource")}):
         raise Rejected("resource_of_another_host")
     amount = TokenAmount(_units(terms, stated), USDC)

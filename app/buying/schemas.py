@@ -14,14 +14,12 @@ from app.buying.service import FetchResult
 from app.core.chains import ChainName
 from app.wallets.api.schemas import SESSION_ID
 from app.wallets.core.lifecycle import MovementStatus
-from app.web.fields import Instant, StrictBoolean, Text, Usd
+from app.web.fields import Instant, StrictBoolean, Text, Usd, one_of
 from app.web.schemas import AcceptsCamelCase, Schema, page_schema
 
 _STATES = {MovementStatus.PENDING: "pending", MovementStatus.CONFIRMED: "paid", MovementStatus.FAILED: "expired"}
 _MAX_BODY = 256 * 1024
-_IS_CHAIN = ma.validate.OneOf([str(name) for name in ChainName], error="must be one of {choices}")
-_IS_METHOD = ma.validate.OneOf(METHODS, error="must be one of {choices}")
-_METHOD = Text(load_default="GET", validate=_IS_METHOD, metadata={"default": "GET"})
+_METHOD = one_of(METHODS, load_default="GET", metadata={"default": "GET"})
 
 
 def one_spelling(url: str) -> str:
@@ -49,7 +47,7 @@ class FetchBody(AcceptsCamelCase):
         load_default=None, allow_none=True, validate=ma.validate.Length(max=_MAX_BODY, error="is too long")
     )
     max_amount_usd = Usd(required=True, data_key="max_amount_usd", metadata={"example": 1})
-    networks = fields.List(Text(validate=_IS_CHAIN), load_default=list)
+    networks = fields.List(one_of(map(str, ChainName)), load_default=list)
     session_id = SESSION_ID
     approval_note = APPROVAL_NOTE
     dry_run = StrictBoolean(load_default=False)

@@ -7,8 +7,9 @@ from typing import Any
 import marshmallow as ma
 from marshmallow import fields
 
-from app.catalog.models import ServiceStatus, SubscriptionStatus
+from app.catalog.models import SubscriptionStatus
 from app.core import money
+from app.core.identifiers import require
 from app.state import app_state
 from app.web.fields import Instant, Name, ParsedField, Text, Usd, json_default, one_of
 from app.web.schemas import EXAMPLE_ID, PageQuery, Schema, page_schema
@@ -53,10 +54,7 @@ class RequiredName(Name):
     """A required name: 1 to 100 characters after trimming."""
 
     def _parse(self, value: Any) -> Any:
-        name = super()._parse(value)
-        if name is None:
-            raise ma.ValidationError("must not be blank")
-        return name
+        return require(super()._parse(value), ma.ValidationError("must not be blank"))
 
 
 class Document(ParsedField):
@@ -74,7 +72,6 @@ class Document(ParsedField):
 _PRICE_RANGE = ma.validate.Range(max=100 * money.NANOS_PER_USD, error="must be at most 100")
 _DESCRIPTION_LENGTH = ma.validate.Length(max=_MAX_DESCRIPTION, error=f"must have at most {_MAX_DESCRIPTION} characters")
 _CATEGORY_LENGTH = ma.validate.Length(max=_MAX_CATEGORY, error=f"must have at most {_MAX_CATEGORY} characters")
-_PRICING_MODELS = ma.validate.OneOf(["per_call"], error="must be per_call")
 
 
 class NewServiceBody(Schema):
@@ -87,7 +84,7 @@ class NewServiceBody(Schema):
     base_url = Text(required=True, metadata={"example": "https://api.example.com/v1"})
     price_per_call_usd = Usd(required=True, attribute="price_nanos", validate=_PRICE_RANGE, metadata=_PRICE)
     category = RequiredName(load_default="other", validate=_CATEGORY_LENGTH, metadata={"example": "weather"})
-    pricing_model = Text(load_default="per_call", validate=_PRICING_MODELS, metadata={"enum": ["per_call"]})
+    pricing_model = one_of(["per_call"], load_default="per_call")
     openapi_spec = Document(load_default=None, allow_none=True, metadata=_DOCUMENT)
 
 
@@ -99,14 +96,9 @@ class ServiceChanges(Schema):
     base_url = Text()
     price_per_call_usd = Usd(attribute="price_nanos", validate=_PRICE_RANGE, metadata=_PRICE)
     category = RequiredName(validate=_CATEGORY_LENGTH)
-    pricing_model = Text(validate=_PRICING_MODELS)
+    pricing_model = one_of(["per_call"])
     openapi_spec = Document(allow_none=True, metadata=_DOCUMENT)
-    status = Text(
-        validate=ma.validate.OneOf(
-            [ServiceStatus.ACTIVE.value, ServiceStatus.PAUSED.value], error="must be active or paused"
-        ),
-        metadata={"enum": ["active", "paused"], "example": "paused"},
-    )
+    status = one_of(["active", "paused"], metadata={"example": "paused"})
 
 
 class ServiceEndpointShape(Schema):

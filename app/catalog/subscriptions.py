@@ -50,8 +50,9 @@ def cancel(service_id: str, *, wallet_id: str, agent_id: str) -> Subscription:
     """Cancel a subscription; idempotent. Raises: NotFound if there never was one."""
     with unit_of_work() as session:
         _cancel(session, _of(service_id, wallet_id))
+        of_agent = Subscription.agent_id == agent_id, _of(service_id, wallet_id)
         missing = NotFound("This wallet has no subscription to this service.")
-        return _find(session, missing, Subscription.agent_id == agent_id, _of(service_id, wallet_id))
+        return identifiers.require(session.scalar(select(Subscription).where(*of_agent)), missing)
 
 
 def list_of(agent_id: str | None, page: PageRequest, *, status: str | None) -> Page[Subscription]:
@@ -64,14 +65,8 @@ def list_of(agent_id: str | None, page: PageRequest, *, status: str | None) -> P
 def get_subscription(subscription_id: str) -> Subscription:
     """Return a subscription. Raises: NotFound."""
     with read_only_unit() as session:
-        return _find(session, NotFound("This subscription does not exist."), Subscription.id == subscription_id)
-
-
-def _find(session: Session, missing: NotFound, *conditions: ColumnElement[bool]) -> Subscription:
-    row = session.scalars(select(Subscription).where(*conditions)).one_or_none()
-    if row is None:
-        raise missing
-    return row
+        found = session.get(Subscription, subscription_id)
+        return identifiers.require(found, NotFound("This subscription does not exist."))
 
 
 def count_active(session: Session, service_id: str) -> int:

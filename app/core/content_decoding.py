@@ -22,46 +22,29 @@ class IdentityDecoder:
 
 
 class InflateDecoder:
-    """gzip, zlib, and the raw deflate that some servers send under that name."""
+    """gzip and zlib."""
 
     def __init__(self) -> None:
-        # Raw deflate is tried when decoding fails before any output.
         self._inflate = zlib.decompressobj(_GZIP_OR_ZLIB)
-        # All bytes so far, until the format is known.
-        self._probe: bytes | None = b""
         self._decoded = 0
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
         """Yield the decoded content of this chunk. Raises: UndecodableResponse."""
         waiting = chunk
-        if self._probe is not None:
-            self._probe += chunk
-            if len(self._probe) > _MAX_CHUNK_BYTES:
-                # A header without an end, for instance.
-                raise UndecodableResponse
         while waiting:
-            piece = self._piece(waiting)
+            try:
+                piece = self._inflate.decompress(waiting, _MAX_CHUNK_BYTES)
+            except zlib.error:
+                raise UndecodableResponse from None
             waiting = self._inflate.unconsumed_tail
             self._decoded += len(piece)
             if self._decoded > _MAX_DECODED_BYTES:
                 raise UndecodableResponse
             if piece:
-                self._probe = None
                 yield piece
             if self._inflate.eof and self._inflate.unused_data:
                 # gzip may consist of several members, one after another.
                 waiting, self._inflate = self._inflate.unused_data, zlib.decompressobj(_GZIP_OR_ZLIB)
-
-    def _piece(self, waiting: bytes) -> bytes:
-        try:
-            return self._inflate.decompress(waiting, _MAX_CHUNK_BYTES)
-        except zlib.error:
-            if self._probe is None:
-                raise UndecodableResponse from None
-        # By chance, raw deflate can begin like the header of zlib.
-        self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
-        again, self._probe = self._probe, None
-        return self._piece(again)
 
 
 def decoder_for(content_encoding: str | None) -> IdentityDecoder | InflateDecoder | None:

@@ -7,7 +7,9 @@ import secrets
 import uuid
 from collections import deque
 from collections.abc import Iterable
+from typing import TypeVar
 
+_Found = TypeVar("_Found")
 _UUID_CHARS = 36
 _UUID_BYTES = 16
 # A system call for each lets another thread take the interpreter.
@@ -45,10 +47,14 @@ def parse_id(text: object) -> str | None:
 
 def require_id(text: object, missing: Exception) -> str:
     """Return the text if it is an id. Raises: `missing` otherwise."""
-    canonical = parse_id(text)
-    if canonical is None:
+    return require(parse_id(text), missing)
+
+
+def require(value: _Found | None, missing: Exception) -> _Found:
+    """Return what was found. Raises: `missing` if it is None."""
+    if value is None:
         raise missing
-    return canonical
+    return value
 
 
 def new_key(prefix: str) -> str:

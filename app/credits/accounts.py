@@ -42,6 +42,11 @@ _GRANT = PreparedStatement(
     .where(_BY_OWNER, _TABLE.c.granted_nanos <= MAX_GRANTED_NANOS - _NANOS)
     .values({_AVAILABLE: _AVAILABLE + _NANOS, _TABLE.c.granted_nanos: _TABLE.c.granted_nanos + _NANOS})
 )
+_HOLD = PreparedStatement(
+    update(_TABLE)
+    .where(_BY_OWNER, _AVAILABLE >= _NANOS)
+    .values({_AVAILABLE: _AVAILABLE - _NANOS, _HELD: _HELD + _NANOS})
+)
 _DIFFERENCES = {"available": _AVAILABLE, "held": _HELD, "spent": _SPENT}
 _ADJUSTED = {each: each + bindparam(name, type_=BigInteger) for name, each in _DIFFERENCES.items()}
 _ADJUST = PreparedStatement(update(_TABLE).where(_BY_OWNER).values(_ADJUSTED).returning(*_COLUMNS))
@@ -97,17 +102,6 @@ def _values(account_id: str, entry: LedgerEntry, at: datetime) -> dict[str, Any]
         "reference": entry.reference, "kind": entry.kind.value, "account_id": account_id, "debit": entry.debit.value,
         "credit": entry.credit.value, "amount_nanos": entry.amount_nanos, "created_at": at,
     }  # fmt: skip
-
-
-_DEBIT = {
-    into: PreparedStatement(
-        update(_TABLE)
-        .where(_BY_OWNER, _AVAILABLE >= _NANOS)
-        .values({_AVAILABLE: _AVAILABLE - _NANOS, gain: gain + _NANOS})
-        .returning(*_COLUMNS)
-    )
-    for into, gain in ((Bucket.HELD, _HELD), (Bucket.REVENUE, _SPENT))
-}
 
 
 class Balance(NamedTuple):
@@ -201,10 +195,9 @@ def balances(session: Session, owner_ids: Sequence[str] | Select[str]) -> dict[s
     return {row.id: Balance(*row[1:]) for row in rows}
 
 
-def debit_available(session: Session, owner_id: str, nanos: int, *, into: Bucket) -> Balance | None:
-    """Move available credits to `held` or `revenue` and return the new balance; None if they are insufficient."""
-    row = _DEBIT[into].one_or_none(session, {"owner_id": owner_id, "nanos": nanos})
-    return None if row is None else Balance(*row[1:])
+def hold_available(session: Session, owner_id: str, nanos: int) -> bool:
+    """Move available credits to `held`; return whether they suffice."""
+    return bool(_HOLD.execute(session, {"owner_id": owner_id, "nanos": nanos}))
 
 
 def adjust(session: Session, owner_id: str, *, available: int = 0, held: int = 0, spent: int = 0) -> Balance:

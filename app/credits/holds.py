@@ -3,8 +3,7 @@
 Every function is conditional on the state, so that repeating it changes nothing. The hold is locked before its account.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
@@ -14,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from app.core import clock, money
 from app.credits import accounts
-from app.credits.accounts import Balance, Bucket, EntryKind, LedgerEntry
+from app.credits.accounts import Bucket, EntryKind, LedgerEntry
 from app.credits.models import CreditHold, CreditLedgerEntry
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.state_machine import StateMachine
@@ -35,8 +34,7 @@ _COLUMNS = (
 )  # fmt: skip
 HOLDS = StateMachine(
     CreditHold.state,
-    # `settled` if the price was charged without a hold.
-    initial={CreditHoldState.HELD, CreditHoldState.SETTLED},
+    initial={CreditHoldState.HELD},
     permitted={
         CreditHoldState.HELD: {CreditHoldState.SETTLED, CreditHoldState.RELEASED, CreditHoldState.LAPSED},
         # Charged an estimate when its lease expired; the difference is entered when the cost is known.
@@ -46,17 +44,6 @@ HOLDS = StateMachine(
     },
     announced=_COLUMNS,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class CreditHoldView:
-    """Reserved credits: `amount_nanos` of them until `lease_until`."""
-
-    id: str
-    account_id: str
-    amount_nanos: int
-    lease_until: datetime
-    memo: Mapping[str, Any]
 
 
 class HoldResult(NamedTuple):
@@ -85,7 +72,7 @@ class HoldResult(NamedTuple):
         return self.previous_state in {CreditHoldState.SETTLED, CreditHoldState.RELEASED}
 
 
-# The prefixes of a hold's id in the references of its ledger entries.
+# The prefixes of a hold's id in the references of its ledger entries; version 1.0 charged a price without a hold.
 _REFERENCE_PREFIXES = ("hold", "charge", "settle", "release", "excess", "late", "refund")
 # Those of what is returned and of what exceeds, by the state before.
 _REASONS = {
@@ -93,7 +80,7 @@ _REASONS = {
     CreditHoldState.LAPSED: ("late", "late"),
     CreditHoldState.SETTLED: ("refund", "refund"),
 }
-_HoldRow: TypeAlias = Row[*tuple[Any, ...]]
+HoldRow: TypeAlias = Row[*tuple[Any, ...]]
 MostExcess: TypeAlias = Callable[[Mapping[str, Any]], int | None]
 """Returns by a hold's memo what may be charged beyond it, in nano-dollars; None for no limit."""
 
@@ -123,43 +110,27 @@ def hold(
     lease: timedelta,
     minimum_nanos: int | None = None,
     memo: Mapping[str, Any] | None = None,
-) -> CreditHoldView:
-    """Reserve credits for a call. Three statements, whatever the history.
+) -> int:
+    """Reserve credits for a call, and return how many. Three statements, whatever the history.
 
     With `minimum_nanos`, all available credits are held if they are less than `nanos` and at least that minimum. A
-    hold that exists under this id is returned unchanged.
+    hold that exists under this id is not changed.
 
     Raises: InsufficientCredits with `details.credits_usd` (what is available) and `details.required_usd`;
     IntegrityError for an account that was never opened.
     """
     now = clock.now()
-    held = CreditHoldView(hold_id, owner_id, nanos, now + lease, dict(memo or {}))
-    if not _insert(session, held, CreditHoldState.HELD, now):
-        return _hold_view(_read(session, hold_id))
-    held, _ = _reserve(session, held, nanos if minimum_nanos is None else minimum_nanos, into=Bucket.HELD)
-    entry = LedgerEntry(f"hold:{hold_id}", EntryKind.HOLD, Bucket.AVAILABLE, Bucket.HELD, held.amount_nanos)
+    values = {
+        "id": hold_id, "account_id": owner_id, "amount_nanos": nanos, **HOLDS.initial(CreditHoldState.HELD),
+        "settled_nanos": 0, "unpaid_nanos": 0, "memo": dict(memo or {}), "lease_until": now + lease, "created_at": now,
+    }  # fmt: skip
+    if not _INSERT.execute(session, values):
+        amount_nanos: int = _read(session, hold_id).amount_nanos
+        return amount_nanos
+    held_nanos = _reserve(session, hold_id, owner_id, nanos, nanos if minimum_nanos is None else minimum_nanos)
+    entry = LedgerEntry(f"hold:{hold_id}", EntryKind.HOLD, Bucket.AVAILABLE, Bucket.HELD, held_nanos)
     accounts.append_entries(session, owner_id, [entry], at=now)
-    return held
-
-
-def charge(
-    session: Session, owner_id: str, nanos: int, *, charge_id: str, memo: Mapping[str, Any] | None = None
-) -> HoldResult:
-    """Charge a known price without a hold; a repeated charge changes nothing.
-
-    Raises: as `hold`.
-    """
-    now = clock.now()
-    charged = CreditHoldView(charge_id, owner_id, nanos, now, dict(memo or {}))
-    if not _insert(session, charged, CreditHoldState.SETTLED, now):
-        return _result_of(session, _read(session, charge_id))
-    _, balance = _reserve(session, charged, nanos, into=Bucket.REVENUE)
-    entry = LedgerEntry(f"charge:{charge_id}", EntryKind.SETTLE, Bucket.AVAILABLE, Bucket.REVENUE, nanos)
-    accounts.append_entries(session, owner_id, [entry], at=now)
-    return HoldResult(
-        charge_id, owner_id, CreditHoldState.HELD, CreditHoldState.SETTLED, nanos, 0, charged.memo,
-        balance.credits_nanos,
-    )  # fmt: skip
+    return held_nanos
 
 
 def settle(session: Session, hold_id: str, cost_nanos: int, *, most_excess: MostExcess = _unlimited) -> HoldResult:
@@ -231,11 +202,10 @@ def memo_of(session: Session, hold_id: str) -> Mapping[str, Any]:
     return memo
 
 
-def expired_holds(session: Session, now: datetime, limit: int) -> list[CreditHoldView]:
+def expired_holds(session: Session, now: datetime, limit: int) -> Sequence[HoldRow]:
     """Return open holds with an expired lease, oldest first."""
     is_expired = CreditHold.state == CreditHoldState.HELD.value, CreditHold.lease_until <= now
-    expired = select(*_COLUMNS).where(*is_expired).order_by(CreditHold.lease_until).limit(limit)
-    return [_hold_view(row) for row in session.execute(expired)]
+    return session.execute(select(*_COLUMNS).where(*is_expired).order_by(CreditHold.lease_until).limit(limit)).all()
 
 
 def totals_in_budgets(session: Session, since: datetime) -> Iterator[tuple[list[str], date, int]]:
@@ -269,7 +239,7 @@ def _finish(
 
 def _close(
     session: Session,
-    row: _HoldRow,
+    row: HoldRow,
     before: CreditHoldState,
     cost_nanos: int,
     state: CreditHoldState,
@@ -312,48 +282,31 @@ def _close(
     )  # fmt: skip
 
 
-def _insert(session: Session, new: CreditHoldView, state: CreditHoldState, at: datetime) -> bool:
-    values = {
-        "id": new.id, "account_id": new.account_id, "amount_nanos": new.amount_nanos, **HOLDS.initial(state),
-        "settled_nanos": new.amount_nanos if state is CreditHoldState.SETTLED else 0, "unpaid_nanos": 0,
-        "memo": new.memo, "lease_until": new.lease_until, "created_at": at,
-    }  # fmt: skip
-    return bool(_INSERT.execute(session, values))
-
-
-def _reserve(
-    session: Session, new: CreditHoldView, minimum_nanos: int, *, into: Bucket
-) -> tuple[CreditHoldView, Balance]:
-    balance = accounts.debit_available(session, new.account_id, new.amount_nanos, into=into)
-    if balance is not None:
-        return new, balance
-    available_nanos = accounts.lock_available(session, new.account_id)
-    nanos = min(new.amount_nanos, available_nanos)
-    if nanos == 0 or nanos < min(new.amount_nanos, minimum_nanos):
+def _reserve(session: Session, hold_id: str, owner_id: str, wanted_nanos: int, minimum_nanos: int) -> int:
+    if accounts.hold_available(session, owner_id, wanted_nanos):
+        return wanted_nanos
+    available_nanos = accounts.lock_available(session, owner_id)
+    nanos, required_nanos = min(wanted_nanos, available_nanos), min(wanted_nanos, minimum_nanos)
+    if nanos == 0 or nanos < required_nanos:
         # A unit that catches the refusal must not commit an empty hold.
-        session.execute(delete(CreditHold).where(CreditHold.id == new.id))
-        amounts = {"credits_usd": available_nanos, "required_usd": min(new.amount_nanos, minimum_nanos)}
+        session.execute(delete(CreditHold).where(CreditHold.id == hold_id))
+        amounts = {"credits_usd": available_nanos, "required_usd": required_nanos}
         raise InsufficientCredits(details={name: money.usd_from_nanos(each) for name, each in amounts.items()})
-    balance = accounts.debit_available(session, new.account_id, nanos, into=into)
-    if balance is None:
+    if not accounts.hold_available(session, owner_id, nanos):
         raise RuntimeError("a locked account lost credits")
-    if nanos != new.amount_nanos:
-        session.execute(update(_TABLE).where(_TABLE.c.id == new.id).values(amount_nanos=nanos))
-    return replace(new, amount_nanos=nanos), balance
+    if nanos != wanted_nanos:
+        session.execute(update(_TABLE).where(_TABLE.c.id == hold_id).values(amount_nanos=nanos))
+    return nanos
 
 
-def _read(session: Session, hold_id: str) -> _HoldRow:
-    row: _HoldRow | None = _READ.one_or_none(session, {"hold_id": hold_id})
+def _read(session: Session, hold_id: str) -> HoldRow:
+    row: HoldRow | None = _READ.one_or_none(session, {"hold_id": hold_id})
     if row is None:
         raise LookupError(f"no credits were ever held under {hold_id}")
     return row
 
 
-def _hold_view(row: _HoldRow) -> CreditHoldView:
-    return CreditHoldView(row.id, row.account_id, row.amount_nanos, row.lease_until, row.memo)
-
-
-def _result_of(session: Session, row: _HoldRow) -> HoldResult:
+def _result_of(session: Session, row: HoldRow) -> HoldResult:
     state = CreditHoldState(row.state)
     credits_nanos = accounts.balance(session, row.account_id).credits_nanos
     return HoldResult(

@@ -57,23 +57,18 @@ def delete_ended(
     charged = Counter[str]()
     for row in deleted:
         charged[row.account_id] += row.settled_nanos
-    moved = {account_id: Counter[str]() for account_id in charged}
+    # By account and bucket, the charges of holds less what the entries have moved: must be zero.
+    rest = Counter[tuple[str, str]]()
+    for account_id, nanos in charged.items():
+        rest[account_id, Bucket.AVAILABLE] = nanos
+        rest[account_id, Bucket.REVENUE] = -nanos
     references = [reference for row in deleted for reference in holds.references_of(row.id)]
     deletion = delete(_ENTRIES).where(in_list(session, _ENTRIES.c.reference, references))
     amounts = deletion.returning(_ENTRIES.c.account_id, _ENTRIES.c.debit, _ENTRIES.c.credit, _ENTRIES.c.amount_nanos)
     for account_id, debit, credit, amount_nanos in session.execute(amounts):
-        if Bucket.ISSUANCE in {debit, credit}:
-            raise UnbalancedError([account_id])
-        sums = moved.setdefault(account_id, Counter())
-        sums[debit] -= amount_nanos
-        sums[credit] += amount_nanos
-    unbalanced = [
-        account_id
-        for account_id, sums in moved.items()
-        if (sums[Bucket.AVAILABLE], sums[Bucket.HELD], sums[Bucket.REVENUE])
-        != (-charged[account_id], 0, charged[account_id])
-    ]
-    if unbalanced:
+        rest[account_id, debit] -= amount_nanos
+        rest[account_id, credit] += amount_nanos
+    if unbalanced := {account_id for (account_id, _), nanos in rest.items() if nanos}:
         raise UnbalancedError(unbalanced)
     return PrunedHolds([row.id for row in deleted], charged)
 

@@ -17,12 +17,7 @@ from app.web.client_request import current_request
 from app.web.fields import Email, Instant, Text, Usd
 from app.web.schemas import Schema
 
-device = Blueprint(
-    "device",
-    guard=KEYLESS,
-    url_prefix="/v1/device",
-    description="Claiming of an agent by its owner, with the agent's claim code.",
-)
+device = Blueprint("device", guard=KEYLESS, url_prefix="/v1/device")
 
 
 _CODE = "Four letters, a hyphen, four digits; any case and punctuation."

@@ -29,10 +29,7 @@ def _check(request: ClientRequest) -> None:
     app_state().rate_limiter.count(_LIMIT, "discovery", client_network(request.remote_addr))
 
 
-blp = Blueprint(
-    "discovery", guard=Guard(schemes=(), check=_check), url_prefix="/discovery", cacheable=True,
-    description="What can be bought here without an account, for clients of x402.",
-)  # fmt: skip
+blp = Blueprint("discovery", guard=Guard(schemes=(), check=_check), url_prefix="/discovery", cacheable=True)
 well_known = flask.Blueprint("well_known", __name__)
 well_known.before_request(lambda: _check(current_request()))
 for each in (blp, well_known):

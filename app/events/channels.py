@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import structlog
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from joserfc.util import urlsafe_b64encode
 from py_vapid import Vapid02
 
 from app.core import clock
@@ -203,7 +204,7 @@ def web_push_key() -> str | None:
     if not private:
         return None
     point = Vapid02.from_string(private).public_key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
-    return base64.urlsafe_b64encode(point).decode().rstrip("=")
+    return urlsafe_b64encode(point).decode()
 
 
 def _push_message(events: Sequence[Any]) -> bytes:

@@ -18,7 +18,7 @@ from app.events import fan_out, outbox, targets
 from app.events.fan_out import DELIVERIES, DeliveryStatus
 from app.events.models import Event, EventDelivery, EventTarget
 from app.events.outbox import EventType
-from app.events.targets import Audience, Subscriber, TargetKind
+from app.events.targets import Audience, Subscriber
 
 DeliveryRow: TypeAlias = Row[*tuple[Any, ...]]
 """A delivery with the type of its event and its attempts, the newest last."""
@@ -42,10 +42,10 @@ def last_of(target_id: str) -> DeliveryRow | None:
     return found[0] if found else None
 
 
-def send_test(subscriber: Subscriber, target_id: str, *, kind: TargetKind | None = TargetKind.WEBHOOK) -> str:
+def send_test(subscriber: Subscriber, target_id: str) -> str:
     """Record a test event for one target, and return its id; it is delivered like any other. Raises: NotFound."""
     with unit_of_work() as session:
-        target = targets.find(session, subscriber, target_id, kind=kind)
+        target = targets.find(session, subscriber, target_id)
         data = {"webhook_id": target.id, "message": "This is a test."}
         event_id = identifiers.new_id()
         of_target: dict[str, Any] = {"agent_id": target.agent_id, "object_id": target.id}
@@ -60,14 +60,12 @@ def replay(subscriber: Subscriber, target_id: str, *, event_id: str | None, fail
     with unit_of_work() as session:
         target = targets.find(session, subscriber, target_id)
         of_target = EventDelivery.target_id == target.id
+        fan_out.make_due(session, [target.id])
         if event_id is None:
-            since = EventDelivery.created_at >= (failed_since or clock.now())
-            fan_out.make_due(session, [target.id])
-            failed = and_(of_target, since)
+            failed = and_(of_target, EventDelivery.created_at >= (failed_since or clock.now()))
             found = DELIVERIES.move(session, failed, DeliveryStatus.FAILED, DeliveryStatus.PENDING, **again)
         else:
             event = _event_for(session, subscriber, event_id)
-            fan_out.make_due(session, [target.id])
             delivery_id = session.scalar(select(EventDelivery.id).where(of_target, EventDelivery.event_id == event.id))
             if delivery_id is None:
                 values = fan_out.new_delivery(target.id, event)
@@ -82,12 +80,9 @@ def replay(subscriber: Subscriber, target_id: str, *, event_id: str | None, fail
 
 def _event_for(session: Session, subscriber: Subscriber, event_id: str) -> Event:
     missing = NotFound("There is no such event; events are kept for 30 days.")
-    is_meant = Event.id == identifiers.require_id(event_id, missing)
-    event = session.scalars(select(Event).where(is_meant)).one_or_none()
-    is_visible = event is not None and (subscriber.agent_id is None or event.agent_id == subscriber.agent_id)
-    if event is None or not is_visible or event.position is None:
-        raise missing
-    return event
+    is_meant = [Event.id == identifiers.require_id(event_id, missing), Event.position.is_not(None)]
+    is_meant += [] if subscriber.agent_id is None else [Event.agent_id == subscriber.agent_id]
+    return identifiers.require(session.scalar(select(Event).where(*is_meant)), missing)
 
 
 def _read(session: Session, page: PageRequest, conditions: Sequence[ColumnElement[bool]]) -> Sequence[DeliveryRow]:

@@ -1,7 +1,6 @@
 """The feed: events in the order of their positions, from a cursor on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -18,15 +17,8 @@ RETENTION = timedelta(days=30)
 MAX_EVENTS = 100
 
 
-@dataclass(frozen=True, slots=True)
-class EventPage:
-    events: Sequence[Any]
-    next_after: int
-    has_more: bool
-
-
-def read(subscriber: Subscriber, *, after: int | None, types: Sequence[str], limit: int) -> EventPage:
-    """Return the events of a subscriber after a cursor; without one, from the oldest that is kept.
+def read(subscriber: Subscriber, *, after: int | None, types: Sequence[str], limit: int) -> dict[str, Any]:
+    """Return a page of a subscriber's events after a cursor; without one, from the oldest that is kept.
 
     Events that were committed before the call are seen by it, because it numbers them if no worker has done so.
     """
@@ -45,7 +37,7 @@ def read(subscriber: Subscriber, *, after: int | None, types: Sequence[str], lim
     has_more = len(rows) > limit
     rows = rows[:limit]
     reached = rows[-1].position if has_more else max(last, after or 0, *(row.position or 0 for row in rows), 0)
-    return EventPage(rows, reached or 0, has_more)
+    return {"events": rows, "next_after": reached or 0, "has_more": has_more}
 
 
 def latest(agent_id: str, types: Sequence[str], *, limit: int) -> Sequence[Event]:
@@ -56,14 +48,14 @@ def latest(agent_id: str, types: Sequence[str], *, limit: int) -> Sequence[Event
 
 def wait(
     subscriber: Subscriber, *, after: int | None, types: Sequence[str], limit: int, seconds: Decimal, account_id: str
-) -> EventPage:
+) -> dict[str, Any]:
     """Return the events after a cursor, waiting for the first one as long as asked and while a thread is free."""
 
-    def following(cursor: int | None) -> EventPage:
+    def following(cursor: int | None) -> dict[str, Any]:
         return read(subscriber, after=cursor, types=types, limit=limit)
 
     return long_poll.wait(
-        following(after), lambda page: following(page.next_after), lambda page: page.events,
+        following(after), lambda page: following(page["next_after"]), lambda page: page["events"],
         seconds=seconds, account_id=account_id,
     )  # fmt: skip
 

@@ -19,14 +19,8 @@ from app.web.blueprint import Blueprint
 from app.web.client_request import wait_seconds
 from app.web.schemas import PageQuery, assert_any_field
 
-events = Blueprint(
-    "events", guard=guards.AGENT_KEY, url_prefix="/v1",
-    description="What happened to the agent's wallets, payments and purchases: to read, and by webhook.",
-)  # fmt: skip
-platform_events = Blueprint(
-    "platform_events", guard=guards.MASTER_KEY, url_prefix="/v1/platform",
-    description="The events of all agents and of the service, and the operators' webhooks.",
-)  # fmt: skip
+events = Blueprint("events", guard=guards.AGENT_KEY, url_prefix="/v1")
+platform_events = Blueprint("platform_events", guard=guards.MASTER_KEY, url_prefix="/v1/platform")
 _NOTE = "Repeating a request with the same key returns the first response and creates nothing again."
 
 

@@ -9,7 +9,7 @@ from app.events.fan_out import DeliveryStatus
 from app.events.feed import MAX_EVENTS
 from app.events.outbox import PATTERNS, EventType, expand
 from app.events.targets import TargetStatus
-from app.web.fields import Instant, Moment, ParsedField, QueryCount, StrictBoolean, Text
+from app.web.fields import Instant, Moment, ParsedField, QueryCount, StrictBoolean, Text, one_of
 from app.web.schemas import EXAMPLE_ID, PageQuery, Schema, page_schema
 
 _PATTERNS = sorted(PATTERNS)
@@ -154,11 +154,10 @@ DeliveryPage = page_schema("DeliveryPage", "deliveries", DeliveryShape, "A page 
 class DeliveriesQuery(PageQuery):  # type: ignore[misc, valid-type]
     """Which deliveries to list."""
 
-    status = fields.String(
-        load_default=None,
-        validate=validate.OneOf([each.value for each in DeliveryStatus]),
+    status = one_of(
+        (each.value for each in DeliveryStatus), load_default=None,
         metadata={"description": "Only deliveries in this state."},
-    )
+    )  # fmt: skip
 
 
 class TestEvent(Schema):

@@ -168,11 +168,11 @@ def add(
     with unit_of_work() as session:
         if subscriber.agent_id is not None:
             identity.lock_agent(session, subscriber.agent_id)
-            same = select(EventTarget).where(*_of(subscriber, kind), EventTarget.url == url)
+            same = select(EventTarget).where(*_of(subscriber), EventTarget.kind == kind.value, EventTarget.url == url)
             if kind is not TargetKind.WEBHOOK and (existing := session.scalars(same).first()) is not None:
                 return existing
         most = MAX_OPERATOR_TARGETS if subscriber.agent_id is None else MAX_TARGETS
-        if count(session, EventTarget, *_of(subscriber, None)) >= most:
+        if count(session, EventTarget, *_of(subscriber)) >= most:
             raise LimitReached(f"You have {most} webhooks and other targets, which is the maximum. Delete one first.")
         queues.join(session, row)
         session.add(row)
@@ -192,28 +192,24 @@ def parse_webhook_url(url: str) -> str:
     return base.origin + target
 
 
-def get(subscriber: Subscriber, target_id: str, *, kind: TargetKind | None = TargetKind.WEBHOOK) -> EventTarget:
+def get(subscriber: Subscriber, target_id: str) -> EventTarget:
     """Return a target. Raises: NotFound, including for those of others."""
     with read_only_unit() as session:
-        return find(session, subscriber, target_id, kind=kind)
+        return find(session, subscriber, target_id)
 
 
 def reveal(target_id: str) -> EventTarget:
     """Return a target with its present secret, to repeat the response in which it was made. Raises: NotFound."""
     with read_only_unit() as session:
-        row = session.get(EventTarget, target_id)
-        if row is None:
-            raise _not_found()
+        row = identifiers.require(session.get(EventTarget, target_id), _not_found())
     row.secret = _SEALED.open(row.sealed, row.id).decode()
     return row
 
 
-def list_of(
-    subscriber: Subscriber, page: PageRequest, *, kind: TargetKind | None = TargetKind.WEBHOOK
-) -> Page[EventTarget]:
-    """Return a page of a subscriber's targets of a kind, or of all kinds, oldest first."""
+def list_of(subscriber: Subscriber, page: PageRequest) -> Page[EventTarget]:
+    """Return a page of a subscriber's targets, oldest first."""
     with read_only_unit() as session:
-        return page_of(session, EventTarget, page, *_of(subscriber, kind))
+        return page_of(session, EventTarget, page, *_of(subscriber))
 
 
 def change(subscriber: Subscriber, target_id: str, changes: dict[str, Any]) -> EventTarget:
@@ -239,10 +235,10 @@ def change(subscriber: Subscriber, target_id: str, changes: dict[str, Any]) -> E
     return row
 
 
-def remove(subscriber: Subscriber, target_id: str, *, kind: TargetKind | None = TargetKind.WEBHOOK) -> EventTarget:
+def remove(subscriber: Subscriber, target_id: str) -> EventTarget:
     """Remove a target with its deliveries, and return it as it was. Raises: NotFound."""
     with unit_of_work() as session:
-        row = find(session, subscriber, target_id, kind=kind)
+        row = find(session, subscriber, target_id)
         before = described(row)
         session.expunge(row)
         _delete(session, [row.id])
@@ -266,7 +262,7 @@ def disable_set_up_by(session: Session, *, master_key_id: str | None = None, own
     """
     made, reason = EventTarget.created_by == master_key_id, "its master key was revoked"
     if owner_of is not None:
-        of_owner = _of(Subscriber(Audience.OWNER, owner_of), None)
+        of_owner = _of(Subscriber(Audience.OWNER, owner_of))
         made, reason = and_(*of_owner, EventTarget.kind != "email"), "the owner key was replaced"
     return sorted(TARGETS.move(session, made, TargetStatus.ENABLED, TargetStatus.DISABLED, reason=reason))
 
@@ -293,27 +289,16 @@ def secrets_of(row: EventTarget) -> list[str]:
     return found
 
 
-def find(
-    session: Session,
-    subscriber: Subscriber,
-    target_id: str,
-    *,
-    kind: TargetKind | None = TargetKind.WEBHOOK,
-    locks: bool = False,
-) -> EventTarget:
-    """Return the row of a subscriber's target of a kind, or of any kind. Raises: NotFound."""
+def find(session: Session, subscriber: Subscriber, target_id: str, *, locks: bool = False) -> EventTarget:
+    """Return the row of a subscriber's target. Raises: NotFound."""
     canonical = identifiers.require_id(target_id, _not_found())
-    query = select(EventTarget).where(EventTarget.id == canonical, *_of(subscriber, kind))
-    row = session.scalars(query.with_for_update() if locks else query).one_or_none()
-    if row is None:
-        raise _not_found()
-    return row
+    query = select(EventTarget).where(EventTarget.id == canonical, *_of(subscriber))
+    return identifiers.require(session.scalar(query.with_for_update() if locks else query), _not_found())
 
 
-def _of(subscriber: Subscriber, kind: TargetKind | None) -> list[ColumnElement[bool]]:
+def _of(subscriber: Subscriber) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
     # Compared with None it is IS NULL.
-    conditions = [EventTarget.audience == subscriber.audience.value, EventTarget.agent_id == subscriber.agent_id]
-    return conditions if kind is None else [*conditions, EventTarget.kind == kind.value]
+    return EventTarget.audience == subscriber.audience.value, EventTarget.agent_id == subscriber.agent_id
 
 
 def _delete(session: Session, target_ids: Sequence[str]) -> None:

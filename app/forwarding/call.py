@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import flask
 from werkzeug.routing import BaseConverter
@@ -107,7 +107,6 @@ def add_views(
         )  # fmt: skip
 
 
-RequestCheck: TypeAlias = Callable[[ClientRequest], None]
 _METHODS = frozenset({*DOCUMENTED_METHODS, *UNDOCUMENTED_METHODS, "HEAD"} - {"TRACE"})
 
 
@@ -125,14 +124,13 @@ class ForwardedRoute:
 class ForwardingEntry:
     """A WSGI application that serves the forwarded routes, and passes all other requests on to the application."""
 
-    def __init__(self, app: Application, routes: Sequence[ForwardedRoute], checks: Sequence[RequestCheck]) -> None:
+    def __init__(self, app: Application, routes: Sequence[ForwardedRoute]) -> None:
         self._app = app
         self._dispatch: WSGIApplication = app.wsgi_app
         self._routes = {route.prefix: route for route in routes}
         prefixes = "|".join(map(re.escape, self._routes))
         # A name that needs no decoding, and a rest, which may be empty.
         self._target = re.compile(rf"({prefixes})/([A-Za-z0-9_-]{{1,64}})/", re.ASCII)
-        self._checks = checks
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         found = self._target.match(request_line_target(environ))
@@ -148,19 +146,17 @@ class ForwardingEntry:
         return response(environ, start_response)
 
     def _respond(self, request: ClientRequest, route: ForwardedRoute, name: str) -> Response:
-        settings = self._app.state.settings
         rule = route.prefix + route.rule
         client_request.begin(request)
         response: Response
         try:
-            for check in self._checks:
-                check(request)
+            client_request.check(request)
             response = route.serve(request, name)
         except Exception as error:
             response = error_responses.response_of(error, route=rule)
         set_cache_headers(response)
-        client_request.add_cors_headers(response, request.headers.get("Origin", ""), settings.cors_allowed_origins)
-        client_request.end(request, response, rule, trusts_proxies=settings.trusted_proxy_hops > 0)
+        client_request.add_cors_headers(response, request)
+        client_request.end(request, response, rule)
         return response
 
 

@@ -5,8 +5,10 @@ are redacted in a response while it is relayed, and refused in a request to anot
 """
 
 import re
+import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
+from pathlib import Path
 from urllib.parse import quote, unquote
 
 from app.core.client_headers import OF_CLIENT
@@ -15,49 +17,13 @@ from app.errors import InvalidInput
 from app.ports.errors import OutcomeUnknown
 from app.ports.upstream import Headers
 
-# RFC 9110 §7.6.1, and the names that are used as if they were in it.
-_HOP_BY_HOP = frozenset(
-    {
-        "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te",
-        "trailer", "transfer-encoding", "upgrade", "http2-settings",
-    }
-)  # fmt: skip
-_NOT_FORWARDED = _HOP_BY_HOP | OF_CLIENT | {
-    # For this request only.
-    "host", "content-length", "accept-encoding", "expect", "idempotency-key",
-    # Credentials.
-    "authorization", "cookie", "cookie2", "api-key", "x-api-key", "apikey", "x-auth-token", "x-access-token",
-    "x-subscription-token",
-    "x-cg-pro-api-key", "x-cg-demo-api-key", "x-master-key", "x-owner-key", "x-wallet-id", "x-session-id", "payment",
-    "ocp-apim-subscription-key", "openai-organization", "openai-project", "anthropic-organization-id",
-    "x-upstream-authorization", "x-max-price-usd",
-    "upgrade-insecure-requests",
-    # Some servers take these for the method or path, instead of the request line.
-    "x-http-method-override", "x-http-method", "x-method-override", "x-original-url", "x-rewrite-url",
-}  # fmt: skip
-_NOT_FORWARDED_PREFIXES = (
-    "x-forwarded-", "x-payment", "payment-", "proxy-", "sec-", "cf-", "x-amz-", "x-amzn-",
-    # Google's credentials, masks that remove the usage from a response, and uploads.
-    "x-goog-",
-    "x-gateway-", "x-original-", "x-envoy-", "x-azure-", "x-appengine-", "x-vercel-", "x-stainless-helper-token",
-)  # fmt: skip
-_NOT_RELAYED = _HOP_BY_HOP | {
-    "set-cookie", "set-cookie2", "clear-site-data",
-    # About the upstream's connection and host.
-    "server", "date", "alt-svc", "strict-transport-security", "expect-ct", "public-key-pins", "report-to", "nel",
-    "reporting-endpoints", "content-length", "via",
-    # Challenges are for the upstream's customer, which is this service.
-    "www-authenticate",
-    # The account at the provider.
-    "openai-organization", "openai-project", "anthropic-organization-id",
-    # Commands to a browser about this service's origin, on which the owner's pages are.
-    "service-worker-allowed", "refresh", "content-security-policy", "content-security-policy-report-only",
-    "speculation-rules", "origin-trial", "accept-ch", "critical-ch", "permissions-policy", "feature-policy",
-    "document-policy", "sourcemap", "x-sourcemap", "use-as-dictionary", "set-login", "x-frame-options",
-    # Set by this service.
-    "x-upstream-request-id", "x-content-type-options", "x-cost-usd", "x-credits-remaining", "x-budget-remaining-usd",
-    "x-max-tokens-applied", "x-receipt",
-}  # fmt: skip
+_NAMES: Mapping[str, list[str]] = tomllib.loads(Path(__file__).with_name("headers.toml").read_text("utf-8"))
+_NOT_FORWARDED = OF_CLIENT.union(_NAMES["hop_by_hop"], _NAMES["not_forwarded"])
+_NOT_RELAYED = frozenset(_NAMES["hop_by_hop"] + _NAMES["not_relayed"])
+_NOT_FORWARDED_PREFIXES, _NOT_RELAYED_PREFIXES = (
+    tuple(_NAMES["not_forwarded_prefixes"]),
+    tuple(_NAMES["not_relayed_prefixes"]),
+)
 # Servers refuse to write other names (RFC 9110 §5.1, §5.5): one odd header would lose the whole response.
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]+[ \t]*")
@@ -69,17 +35,6 @@ _RENAMED = {"x-request-id": "X-Upstream-Request-Id"}
 CONTENT_POLICY = ("Content-Security-Policy", "sandbox; default-src 'none'")
 """For every relayed response: a page of an upstream must be able to do nothing on this service's origin."""
 _VISIBLE_ASCII = "".join(map(chr, range(0x21, 0x7F)))
-_NOT_RELAYED_PREFIXES = (
-    "access-control-", "proxy-", "cf-", "x-gateway-",
-    # An upstream's own x402 terms are for its customer, which is this service.
-    "x-payment", "payment-",
-    # Commands to the server in front of this one: send a file or another address instead (nginx, Apache, lighttpd,
-    # Perlbal, h2o, LiteSpeed, Hiawatha, App Engine), send the request to another application (Fly.io, Vercel), treat
-    # this service as failed (Envoy), store the response in a shared cache or tag it there.
-    "x-accel-", "x-sendfile", "x-lighttpd-", "x-reproxy-", "x-litespeed-", "x-hiawatha-", "x-appengine-", "fly-",
-    "x-middleware-", "x-envoy-", "surrogate-", "cdn-", "cloudflare-", "netlify-", "vercel-", "edge-", "cache-tag",
-    "xkey",
-)  # fmt: skip
 
 
 def for_upstream(

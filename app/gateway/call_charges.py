@@ -1,7 +1,7 @@
-"""Metering of one gateway call: money is held or charged before it, and settled once on every exit.
+"""Metering of one gateway call: money is held before it, and settled once on every exit.
 
-A call of unknown cost holds its worst case under a lease that a running response renews; a fixed price is charged
-beforehand. A client that gets a failure instead of the upstream's response pays nothing.
+A call of unknown cost holds its worst case under a lease that a running response renews; another holds its price. A
+client that gets a failure instead of the upstream's response pays nothing.
 """
 
 import re
@@ -16,8 +16,6 @@ import structlog
 from sqlalchemy.orm import Session
 
 from app.core import clock, money
-from app.core.identifiers import new_id
-from app.credits.holds import HoldResult
 from app.errors import BudgetExceeded, InsufficientCredits
 from app.gateway.dialects.request import injection
 from app.gateway.dialects.request.cost_params import CostParams, Surface
@@ -31,7 +29,7 @@ from app.payments.x402.gate import PaymentGrant
 from app.ports.upstream import RelayOutcome, UpstreamRequest, UpstreamResponse
 from app.state import app_state
 from app.usage import service as usage
-from app.usage.grouped import Charge, Hold, Settlement
+from app.usage.grouped import Hold, Settlement
 
 MAX_BYTES = 1024 * 1024
 _LIMITED = frozenset({"429", "-32429", "RATE_LIMITED", "RESOURCE_EXHAUSTED"})
@@ -120,74 +118,74 @@ class GatewayCharge(PaidCall):
 
 
 class FixedCharge(GatewayCharge):
-    """A known price: charged before the call, refunded when it fails. A payment can then be used again.
+    """A known price: held before the call, charged unless it fails. A payment can then be used again.
 
-    A small response is kept until its end, to be searched for a rate limit.
+    A small response is kept until its end, to be searched for a rate limit. A stream is charged for its head.
     """
 
-    def __init__(
-        self, payer: Principal | PaymentGrant, provider: str, quote: CallQuote, params: CostParams | None
-    ) -> None:
-        super().__init__(payer, provider, quote, params)
-        self._kept: list[bytes] = []
-        self._size = 0
-        self._reduced_id = new_id()
+    _kept: bytearray
+    _size = 0
 
     def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
-        """Charge the price, or start an attempt with the payment. Raises: InsufficientCredits, PaymentAlreadyUsed."""
+        """Hold the price, or start an attempt with the payment. Raises: InsufficientCredits, PaymentAlreadyUsed.
+
+        A process that dies keeps the price: the lease, which nothing renews, charges the same.
+        """
+        self._kept = bytearray()
         if self._payment is not None:
             self._payment.start_attempt()
             return outgoing
-        receipt = self._run(Charge(self.id, self._account_id, self._call, self._quote.worst_case))
-        self._record_bill(receipt)
+        price = self._quote.worst_case
+        self._run(Hold(self.id, self._account_id, self._call, price.cost_nanos, price, self._lease))
         return outgoing
 
     def cancel(self) -> None:
         if self._payment is not None:
             self._retry(self._payment.release)
         else:
-            self._settle(lambda session: usage.refund(session, self.id))
+            self._settle(lambda session: usage.cancel(session, self.id))
+
+    def stream(self) -> None:
+        """Settle a stream that credits pay for: its price is due with its head, which states it."""
+        super().stream()
+        if self._payment is None:
+            self._settle_price(1, 0)
 
     def feed(self, piece: bytes) -> bytes:
         self._size += len(piece)
         if self._size <= MAX_BYTES:
-            self._kept.append(piece)
+            self._kept += piece
         return piece
 
     def _end(self, ending: RelayOutcome) -> None:
-        """Refund the price if the response is a failure of the upstream or the operator, or the part that is one."""
-        answers, limited = self._limited_calls()
-        has_failed = self._status >= HTTPStatus.INTERNAL_SERVER_ERROR or self._status in _OPERATOR_ERRORS
-        if self._is_undelivered(ending) or has_failed or answers == limited:
+        if self._payment is None and self._is_streaming:
+            return
+        # A client that disconnected may have received what it wanted; a stream that broke off empty served nothing.
+        if self._is_undelivered(ending) or (ending in _UPSTREAM_FAILURES and not self._size):
+            self.cancel()
+        else:
+            self._settle_price(*self._limited_calls())
+
+    def _settle_price(self, answers: int, limited: int) -> None:
+        """Charge the price; nothing for a failure of the upstream or the operator, or for calls that were limited."""
+        price = self._quote.worst_case
+        if self._status >= HTTPStatus.INTERNAL_SERVER_ERROR or self._status in _OPERATOR_ERRORS or answers == limited:
             self.cancel()
         elif self._payment is not None:
-            # A client that disconnected may have received what it wanted; a stream that broke off empty served nothing.
-            delivered_nothing = ending in _UPSTREAM_FAILURES and not self._size
-            self._retry(self._payment.release if delivered_nothing else self._payment.mark_served)
-        elif limited:
-            # Which calls they answer is not looked up: the cheapest are refunded.
-            self._reduce(sum(sorted(self._quote.call_nanos)[limited:]))
+            self._retry(self._payment.mark_served)
+        else:
+            if limited:
+                # Which calls they answer is not looked up: the cheapest are free.
+                price = price._replace(cost_nanos=sum(sorted(self._quote.call_nanos)[limited:]))
+            self._settle(Settlement(self.id, self._account_id, self._call, price))
 
     def _limited_calls(self) -> tuple[int, int]:
         """Return how many answers a small JSON response has, and how many of them report a rate limit."""
-        body = b"".join(self._kept)
-        if self._size > MAX_BYTES or not any(hint in body for hint in _HINTS):
+        if self._size > MAX_BYTES or not any(hint in self._kept for hint in _HINTS):
             return 1, 0
-        parsed = parse_object(body)
+        parsed = parse_object(bytes(self._kept))
         answers = parsed if isinstance(parsed, list) and parsed else [parsed]
         return len(answers), sum(_is_limited(each) for each in answers)
-
-    def _reduce(self, nanos: int) -> None:
-        metered = self._quote.worst_case._replace(cost_nanos=nanos)
-
-        def reduced(session: Session) -> HoldResult:
-            usage.lock_budgets(session, self._account_id, self._call)
-            usage.refund(session, self.id)
-            return usage.charge(
-                session, self._account_id, self._call, charge_id=self._reduced_id, metered=metered, is_paid=True
-            )
-
-        self._settle(reduced)
 
 
 class HeldCharge(GatewayCharge):
@@ -328,7 +326,7 @@ class MeteredCharge(HeldCharge):
             return usage.begin(
                 session, self._account_id, self._call, hold_id=self.id, nanos=self._max_nanos,
                 estimate=self._quote.estimate, lease=self._lease, minimum_nanos=self._quote.minimum_nanos,
-            ).amount_nanos  # fmt: skip
+            )  # fmt: skip
 
     def headers(self) -> Collection[tuple[str, str]]:
         """Return the cost and, for what is not a stream, the receipt."""

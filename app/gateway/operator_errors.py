@@ -7,13 +7,15 @@ operator's. Errors about the request are relayed, without such parts.
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache, partial
 from http import HTTPStatus
 from itertools import islice
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_plus
 
@@ -33,40 +35,13 @@ _MAX_SECONDS = 30
 _MAX_TEXT, _MAX_TEXTS = 2_000, 200
 _MAX_DEPTH = 6
 _CODE_FIELDS = frozenset({"code", "type", "status", "reason", "tag", "error_code"})
-# In lower case. OpenAI, Anthropic, Google, Groq, Brave, Exa, CoinGecko.
-_OPERATOR_CODES = frozenset(
-    {
-        "insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "invalid_api_key", "expired_api_key",
-        "account_deactivated", "access_terminated", "authentication_error", "billing_error", "api_key_invalid",
-        "api_key_expired", "api_key_service_blocked", "api_key_http_referrer_blocked", "api_key_ip_address_blocked",
-        "consumer_suspended", "consumer_invalid", "billing_disabled", "service_disabled", "organization_restricted",
-        "subscription_token_invalid", "quota_limited", "no_more_credits", "api_key_budget_exceeded",
-        "10002", "10005", "10006", "10010", "10011",
-    }
-)  # fmt: skip
-_OPERATOR_TEXT = re.compile(
-    r"credit balance is too low|insufficient[ _](?:credits|quota)|exceeded your current quota|plans? (?:&|and) billing"
-    r"|(?:invalid|incorrect|expired|missing) (?:x-)?(?:api|access|subscription)[ _-]?(?:key|token)"
-    r"|api[ _-]?key (?:is |was |has )?(?:not valid|invalid|expired|not found|missing|disabled|suspended)"
-    r"|billing (?:hard limit|account|is not)|enable billing|your specified api usage limits|set usage limit"
-    r"|pay-as-you-go limit|monthly (?:\w+ ){0,3}(?:limit|capacity|quota|credits)|upgrade (?:your|to) [^.]{0,30}plan"
-    r"|subscribe to [^.]{0,30}plan|(?:organization|account|project) (?:has been|is) (?:disabled|restricted|suspended"
-    r"|deactivated)|user location is not supported",
-    re.IGNORECASE,
+_WORDS: Mapping[str, list[str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+_OPERATOR_CODES, _REQUEST_CODES, _RATE_CODES = (
+    frozenset(_WORDS[f"{concern}_codes"]) for concern in ("operator", "request", "rate")
 )
-_REQUEST_CODES = frozenset(
-    {
-        "model_not_found", "model_not_available", "model_not_allowed", "unsupported_model", "content_filter",
-        "content_policy_violation", "moderation_blocked", "model_permission_blocked_org", "policy_violation",
-        "model_permission_blocked_project",
-    }
-)  # fmt: skip
-_REQUEST_TEXT = re.compile(
-    r"access to (?:the |this )?model|model\b.{0,100}\b(?:not (?:available|allowed|enabled|permitted)|blocked)"
-    r"|(?:input|prompt|content) (?:was|is|has been) (?:flagged|blocked)|requires moderation|content polic|usage polic",
-    re.IGNORECASE | re.DOTALL,
+_OPERATOR_TEXT, _REQUEST_TEXT = (
+    re.compile("|".join(_WORDS[f"{concern}_texts"]), re.IGNORECASE | re.DOTALL) for concern in ("operator", "request")
 )
-_RATE_CODES = frozenset({"rate_limit_exceeded", "rate_limit_error", "rate_limited"})
 # Keys are shown as parts of them around asterisks, bullets, an ellipsis or the like.
 _MASK = re.compile(rb"\*{3,}|(?:\xe2\x80\xa2|\\u2022){3,}|\xe2\x80\xa6|\\u2026|\.{3,}|[xX]{4,}")
 _SHOWN_BEFORE, _SHOWN_AFTER = re.compile(rb"[A-Za-z0-9_-]*\Z"), re.compile(rb"[A-Za-z0-9_*.-]{0,64}")

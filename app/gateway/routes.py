@@ -57,16 +57,8 @@ def forwarded_route(providers: ProviderTable) -> ForwardedRoute:
 _GUARD = Guard(schemes=(guards.API_KEY_SCHEME, guards.BEARER_SCHEME, guards.PAYMENT_SCHEME), check=_authorize)
 """An API key that pays with its credits, or a payment for this call."""
 
-gateway = Blueprint(
-    "gateway",
-    guard=_GUARD,
-    url_prefix="/v1/gateway",
-    description="Calls to upstream services, with this service's credentials and charged to your credits.",
-)
-providers = Blueprint(
-    "providers", guard=PUBLIC, url_prefix="/v1/providers",
-    description="The upstream services that can be called, and their prices.", cacheable=True,
-)  # fmt: skip
+gateway = Blueprint("gateway", guard=_GUARD, url_prefix="/v1/gateway")
+providers = Blueprint("providers", guard=PUBLIC, url_prefix="/v1/providers", cacheable=True)
 _CALL_ERRORS = (
     errors.Unauthorized, errors.InsufficientCredits, errors.RouteNotAllowed, errors.PayloadTooLarge,
     errors.ProviderNotConfigured, errors.Overloaded, errors.UpstreamError, errors.UpstreamTimeout,
@@ -106,7 +98,6 @@ models = Blueprint(
     "models",
     guard=Guard(schemes=_GUARD.schemes[:2], check=_require_key, errors=(errors.InsufficientScope,)),
     url_prefix="/v1",
-    description="Language models under one base URL, with fallbacks.",
 )
 
 

@@ -42,8 +42,7 @@ def rotate_api_key(session: Session, agent_id: str, key: MintedKey, *, now: date
         withdraw(session, ApiKey, *further, revoked_at=now)
     with changing(session, ApiKey, ApiKey.agent_id == agent_id, reduces_power=True):
         previous_key_ids = session.scalars(previous.returning(ApiKey.id)).all()
-    session.add(service.build_api_key(key, KeyKind.AGENT, agent_id=agent_id, account_id=agent_id, at=now))
-    session.flush()
+    service.add_key(session, key, account_id=agent_id, agent_id=agent_id)
     return sorted(previous_key_ids)
 
 

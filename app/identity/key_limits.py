@@ -62,13 +62,10 @@ def add(
     of_agent = ApiKey.account_id == agent_id, ApiKey.kind == KeyKind.GATEWAY.value, ApiKey.id != agent_id
     if count(session, ApiKey, *of_agent, ApiKey.revoked_at.is_(None)) >= MAX_KEYS:
         raise LimitReached(f"An agent may have at most {MAX_KEYS} keys with limits; revoke one first.")
-    now = clock.now()
-    row = service.build_api_key(key, KeyKind.GATEWAY, account_id=agent_id, email=email, at=now)
-    row.digest, row.expires_at = service.digest_of_limited(key.key), expires_at
-    session.add(row)
-    session.flush()
+    found_by = {"digest": service.digest_of_limited(key.key), "expires_at": expires_at}
+    created_at = service.add_key(session, key, account_id=agent_id, email=email, **found_by)
     values = {"tags": [], "models": [], "period": period.value, **limits}
-    session.add(KeyLimit(id=key.id, account_id=agent_id, created_at=now, **values))
+    session.add(KeyLimit(id=key.id, account_id=agent_id, created_at=created_at, **values))
     session.flush()
     budget_counters.create(session, key.id, limits.get("limit_nanos"), period.value)
     session.execute(insert(BudgetMember).values(member_id=key.id, budget_id=key.id))

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy import and_, bindparam, or_, select, update
 from sqlalchemy.orm import Session
@@ -180,18 +181,17 @@ def find_master_key(key: str | None) -> MasterKeyPrincipal | None:
 
 def add_agent(session: Session, key: MintedKey, *, name: str, email: str | None) -> str:
     """Insert an agent with its key; return its id."""
-    agent_id, now = identifiers.new_id(), clock.now()
-    _INSERT_AGENT.execute(session, {"id": agent_id, "name": name, "email": email, "created_at": now})
-    values = {"id": key.id, "digest": key.digest, "sealed": key.sealed, "created_at": now}
-    _INSERT_KEY.execute(session, {**values, "kind": KeyKind.AGENT.value, "agent_id": agent_id, "account_id": agent_id})
+    agent_id = identifiers.new_id()
+    _INSERT_AGENT.execute(session, {"id": agent_id, "name": name, "email": email, "created_at": clock.now()})
+    add_key(session, key, account_id=agent_id, agent_id=agent_id)
     return agent_id
 
 
-def add_gateway_key(session: Session, key: MintedKey, *, email: str | None) -> datetime:
-    """Insert a gateway-only key, with a credit account under the key's own id; return the time."""
-    created_at = clock.now()
-    session.add(build_api_key(key, KeyKind.GATEWAY, account_id=key.id, email=email, at=created_at))
-    session.flush()
+def add_key(session: Session, key: MintedKey, **values: Any) -> datetime:
+    """Insert an agent's key, or without an `agent_id` a gateway-only one of an account; return the time."""
+    kind, created_at = KeyKind.AGENT if "agent_id" in values else KeyKind.GATEWAY, clock.now()
+    minted = {"id": key.id, "digest": key.digest, "sealed": key.sealed, "kind": kind.value, "created_at": created_at}
+    _INSERT_KEY.execute(session, {**minted, **values})
     return created_at
 
 
@@ -267,21 +267,6 @@ def seal_key(key: str, table: str) -> MintedKey:
 
 def open_key(sealed: str, table: str, row_id: str) -> str:
     return SealedColumn(table, "sealed").open(sealed, row_id).decode()
-
-
-def build_api_key(
-    key: MintedKey,
-    kind: KeyKind,
-    *,
-    account_id: str,
-    at: datetime,
-    agent_id: str | None = None,
-    email: str | None = None,
-) -> ApiKey:
-    return ApiKey(
-        id=key.id, kind=kind.value, agent_id=agent_id, account_id=account_id, email=email,
-        digest=key.digest, sealed=key.sealed, created_at=at,
-    )  # fmt: skip
 
 
 def agent_snapshot(agent: Agent) -> AgentSnapshot:

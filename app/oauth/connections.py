@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from app.audit_log import actors, trail
 from app.audit_log.actors import Actor
 from app.audit_log.trail import AuditAction, AuditEvent
-from app.core import clock
+from app.core import clock, identifiers
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, LimitReached, NotFound
 from app.events import outbox
@@ -95,9 +95,8 @@ def end_by_owner(actor: Actor, agent_id: str, grant_id: str) -> None:
     """End a connection of an agent. Raises: NotFound."""
     with unit_of_work() as session:
         found = next((each for each in grants.list_live(session, agent_id) if each.id == grant_id), None)
-        if found is None:
-            raise NotFound("This agent has no such connection.")
-        end(session, actor, found, reason="ended_by_owner")
+        missing = NotFound("This agent has no such connection.")
+        end(session, actor, identifiers.require(found, missing), reason="ended_by_owner")
 
 
 def list_of(agent_id: str) -> Sequence[tuple[Grant, SpendingSession | None]]:

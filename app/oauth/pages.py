@@ -17,6 +17,7 @@ from werkzeug.datastructures import MultiDict
 
 from app.agents import service as registration
 from app.core import clock
+from app.core.identifiers import require
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.device import service as device
 from app.errors import InvalidInput, LimitReached, NotFound
@@ -227,9 +228,8 @@ def _read(signed: str) -> _Asked:
         with read_only_unit() as session:
             waiting = tokens.find_unanswered(session, token_id=token_id)
         found = None if waiting is None else _waiting(waiting)
-    if found is None:
-        raise NotFound("The application is no longer waiting. Start again in the application.")
-    return _Asked(found, parameters, token_id)
+    missing = NotFound("The application is no longer waiting. Start again in the application.")
+    return _Asked(require(found, missing), parameters, token_id)
 
 
 def _waiting(token: OAuthToken) -> Client:

@@ -7,6 +7,7 @@ from authlib.oauth2.rfc6749.errors import InvalidClientError
 from flask import Blueprint, Response, jsonify, request
 from werkzeug.datastructures import MultiDict
 
+from app.core.identifiers import require
 from app.db.unit_of_work import unit_of_work
 from app.errors import InvalidInput, ServiceError
 from app.identity import grants, limits
@@ -88,9 +89,8 @@ def authorize_device() -> Response:
     """Begin the connection of a program without a browser (RFC 8628)."""
     form, network = _form(), limits.client_network(request.remote_addr)
     app_state().rate_limiter.count("20 per minute;200 per day", "device code", network)
-    client = clients.find(form.get("client_id", ""), network=network)
-    if client is None:
-        raise InvalidClientError("The client is not registered.")
+    found = clients.find(form.get("client_id", ""), network=network)
+    client = require(found, InvalidClientError("The client is not registered."))
     assert_target(form.getlist("resource"))
     user_code = tokens.new_user_code()
     with unit_of_work() as session:

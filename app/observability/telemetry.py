@@ -18,8 +18,8 @@ import re
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from numbers import Number
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TextIO
@@ -117,14 +117,9 @@ def originating_request_id() -> str | None:
     return str(found) if found else None
 
 
-@contextmanager
-def caused_by(request_id: str | None) -> Iterator[None]:
+def caused_by(request_id: str | None) -> AbstractContextManager[None]:
     """Add `caused_by` to log lines: the id of the request that caused the work."""
-    if request_id is None:
-        yield
-        return
-    with structlog.contextvars.bound_contextvars(caused_by=request_id):
-        yield
+    return structlog.contextvars.bound_contextvars(caused_by=request_id) if request_id else nullcontext()
 
 
 def redirect_to_stderr() -> None:

@@ -157,20 +157,20 @@ def add_webhook(key: OwnerKeyView) -> Response:
 @session_pages.post(f"{_PAGE}/test")
 def send_test_notice(key: OwnerKeyView) -> Response:
     app_state().rate_limiter.count("20 per day", "notice-test", key.agent_id)
-    delivery_log.send_test(_subscriber(key), request.form.get("target_id", "")[:36], kind=None)
+    delivery_log.send_test(_subscriber(key), request.form.get("target_id", "")[:36])
     return see_other(url_for("owner.show_notices", agent_id=key.agent_id, done="tested"))
 
 
 @session_pages.post(f"{_PAGE}/remove")
 def remove_target(key: OwnerKeyView) -> Response:
-    removed = targets.remove(_subscriber(key), request.form.get("target_id", "")[:36], kind=None)
+    removed = targets.remove(_subscriber(key), request.form.get("target_id", "")[:36])
     if removed.kind == TargetKind.EMAIL:
         send_farewell(key.agent_id, removed.url.removeprefix("mailto:"))
     return see_other(url_for("owner.show_notices", agent_id=key.agent_id, done="removed"))
 
 
 def _render(key: OwnerKeyView, *, status: int = 200, **values: Any) -> Response:
-    listed = targets.list_of(_subscriber(key), PageRequest(targets.MAX_TARGETS, 0), kind=None).items
+    listed = targets.list_of(_subscriber(key), PageRequest(targets.MAX_TARGETS, 0)).items
     return render_page(
         "notices.html", status=status, agent=agent_of(key),
         listed=[(each, delivery_log.last_of(each.id)) for each in listed], limit=targets.MAX_TARGETS,

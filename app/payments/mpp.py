@@ -5,7 +5,6 @@ hash of the challenge, and the id of that an HMAC over its members and the reque
 not stored. Sources: draft-httpauth-payment-02, draft-evm-charge-01 (tempoxyz/mpp-specs).
 """
 
-import base64
 import hmac
 import json
 import secrets
@@ -16,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from eth_utils.crypto import keccak
+from joserfc.util import urlsafe_b64encode
 
 from app import signing
 from app.core import clock
@@ -53,7 +53,7 @@ def _pympp_nonce(challenge_id: str, realm: str) -> bytes:
 
 def encode(document: Mapping[str, Any]) -> str:
     """Return a document as MPP carries it: JSON by RFC 8785, as far as it is ASCII without fractions, in base64url."""
-    return _base64url(json.dumps(document, separators=(",", ":"), sort_keys=True).encode())
+    return urlsafe_b64encode(json.dumps(document, separators=(",", ":"), sort_keys=True).encode()).decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def challenge_headers(price: PaymentPrice) -> dict[str, str]:
     for facilitator in terms.payable_on(price):
         if facilitator.name.family is Family.EVM:
             members = _members(price, facilitator, expires)
-            named = _ids(price, members, _base64url(secrets.token_bytes(_SALT_BYTES)))[0]
+            named = _ids(price, members, secrets.token_urlsafe(_SALT_BYTES))[0]
             stated = ", ".join(f'{name}="{value}"' for name, value in {"id": named, **members}.items())
             challenges.append(f"{MPP_SCHEME} {stated}")
     return {"WWW-Authenticate": ", ".join(challenges)} if challenges else {}
@@ -133,8 +133,4 @@ def _ids(price: PaymentPrice, members: Mapping[str, str], salt: str) -> list[str
     # Only salt and `expires` can be a client's, and neither can be taken for a part of another member.
     message = "|".join([salt, price.fingerprint, *members.values()]).encode("utf-8", "surrogatepass")
     digests = keyed_digests("mpp", message, app_state().settings.secret_key_list())
-    return [salt + _base64url(each) for each in digests]
-
-
-def _base64url(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+    return [salt + urlsafe_b64encode(each).decode() for each in digests]

@@ -39,12 +39,7 @@ TOP_UP = MovementDefinition(
     name=MovementKind.TOPUP, title="Credit top-up", body=TopUpBody(),
     parse=lambda body: TopUpOrder(body["chain"], body["amount"]), quote=topups.quote, send=topups.send,
 )  # fmt: skip
-blp = Blueprint(
-    "credits",
-    guard=guards.AGENT_KEY,
-    url_prefix="/v1/credits",
-    description="Credits that pay for gateway and catalog calls.",
-)
+blp = Blueprint("credits", guard=guards.AGENT_KEY, url_prefix="/v1/credits")
 
 
 class TopUpShape(MovementShape):

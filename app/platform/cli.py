@@ -23,6 +23,7 @@ from app.observability import telemetry
 from app.platform import keys
 from app.platform import reconciliation as restoration
 from app.ports.errors import PortError
+from app.wallets.core import custody
 from app.web.fields import Email, Name
 
 _DERIVATION_PATHS = (("EVM (Ethereum, Base)", "m/44'/60'/0'/0/0"), ("Solana", "m/44'/501'/0'/0'"))
@@ -109,7 +110,8 @@ def recover_owner(agent_id: str) -> None:
 @click.option("--offset", default=0, show_default=True, type=click.IntRange(min=0))
 def list_retired_keys(limit: int, offset: int) -> None:
     """List deleted wallets with kept keys, and the earliest time of their deletion."""
-    page = keys.list_retired_keys(PageRequest(limit, offset))
+    with read_only_unit() as session:
+        page = custody.list_retired(session, PageRequest(limit, offset))
     for each in page.items:
         dates = f"{clock.isoformat(each.retired_at)}  {clock.isoformat(each.purge_after)}"
         click.echo(f"{each.wallet_id}  {each.agent_id}  {dates}  {each.evm_address}  {each.solana_address}")

@@ -142,12 +142,6 @@ def revoke_gateway_key(actor: Actor, key_id: str) -> str:
     return canonical
 
 
-def list_retired_keys(page: PageRequest) -> Page[RetiredKey]:
-    """Return a page of deleted wallets with kept keys; no key is unsealed."""
-    with read_only_unit() as session:
-        return custody.list_retired(session, page)
-
-
 def export_retired_key(actor: Actor, wallet_id: str) -> tuple[RetiredKey, str]:
     """Return a deleted wallet and its recovery phrase. The entry is committed before the phrase is returned.
 

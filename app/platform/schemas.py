@@ -5,13 +5,14 @@ from typing import Any
 import marshmallow as ma
 from marshmallow import fields
 
+from app.agents.schemas import RegisteredWallet
 from app.audit_log.trail import AuditAction
 from app.identity import guards
 from app.identity.api_keys import mask_key
 from app.identity.principal import MasterKeyRole
 from app.platform.agents.fleet import MAX_AGENTS
 from app.usage.routes import FocusQuery, UsageSumsQuery
-from app.wallets.api.schemas import Addresses, ControlsBody, NewAgentControls, WalletShape
+from app.wallets.api.schemas import ControlsBody, NewAgentControls, WalletShape
 from app.web.fields import Email, Identifier, Instant, Name, QueryCount, StrictBoolean, Text, Usd, one_of
 from app.web.schemas import FollowingQuery, PageQuery, Pagination, Schema, page_schema
 
@@ -41,14 +42,6 @@ class NewAgentBody(Schema):
     per_tx_limit_usd = Usd(load_default=None, allow_none=True, attribute="per_tx_limit_nanos", metadata={"example": 50})
 
 
-class NewAgentWallet(Schema):
-    """The wallet of a new agent."""
-
-    id = fields.UUID(required=True)
-    name = fields.String(required=True)
-    addresses = fields.Nested(Addresses, required=True)
-
-
 class NewAgentShape(Schema):
     """An agent that an operator created."""
 
@@ -57,7 +50,7 @@ class NewAgentShape(Schema):
     name = fields.String(required=True)
     email = fields.String(required=True, allow_none=True)
     credits_usd = Usd(required=True, attribute="credits_nanos")
-    wallet = fields.Nested(NewAgentWallet, required=True, allow_none=True)
+    wallet = fields.Nested(RegisteredWallet, required=True, allow_none=True)
     spending_controls = fields.Nested(NewAgentControls, required=True, allow_none=True)
     created_at = Instant(required=True)
 
@@ -115,7 +108,7 @@ class ListedAgent(Schema):
     api_key = ListedKey(required=True, data_key="apiKey", allow_none=True)
     email = fields.String(required=True, allow_none=True)
     credits_usd = Usd(required=True, attribute="credits_nanos")
-    wallet = fields.Nested(NewAgentWallet, required=True, allow_none=True)
+    wallet = fields.Nested(RegisteredWallet, required=True, allow_none=True)
     frozen = fields.Boolean(required=True, attribute="is_frozen")
     claimed_at = Instant(required=True, allow_none=True)
     created_at = Instant(required=True)
@@ -242,7 +235,7 @@ class FleetBody(PlatformControlsBody):
 
     agent_ids = fields.List(Text(), load_default=None, validate=_AGENTS)
     all = StrictBoolean(load_default=False)
-    after = Text(load_default=None, allow_none=True)
+    after = Identifier(load_default=None, allow_none=True)
 
     @ma.validates_schema(skip_on_field_errors=True)
     def _assert_one_target(self, values: dict[str, Any], **_kwargs: object) -> None:
@@ -334,7 +327,7 @@ class AuditQuery(PageQuery):  # type: ignore[misc, valid-type]
     """Filters of the audit log."""
 
     action = one_of((each.value for each in AuditAction), load_default=None)
-    subject_id = Text(load_default=None, metadata={"description": "The agent, key or wallet of the entry."})
+    subject_id = Identifier(load_default=None, metadata={"description": "The agent, key or wallet of the entry."})
 
 
 class AuditActor(Schema):

@@ -33,10 +33,7 @@ _SHAPES = {
     "purchase": PurchaseSummaryShape(exclude=("status_url",)),
     "payout": PayoutShape(),
 }
-blp = Blueprint(
-    "receipts", guard=guards.AGENT_KEY, url_prefix="/v1/receipts",
-    description="What this service has recorded, signed: others verify it without asking.",
-)  # fmt: skip
+blp = Blueprint("receipts", guard=guards.AGENT_KEY, url_prefix="/v1/receipts")
 
 
 class ReceiptShape(Schema):
@@ -52,10 +49,8 @@ class ReceiptShape(Schema):
 def get_receipt(record_id: str) -> dict[str, str]:
     """Get a signed copy of a record whose outcome is certain: what was paid, or refused, and why."""
     kind, found = _find(record_id)
-    receipt = sign(kind, found)
-    if receipt is None:
-        raise TransactionInProgress("There is no receipt: the outcome is not certain yet, or the service has no key.")
-    return {"kind": kind, "receipt": receipt}
+    missing = TransactionInProgress("There is no receipt: the outcome is not certain yet, or the service has no key.")
+    return {"kind": kind, "receipt": identifiers.require(sign(kind, found), missing)}
 
 
 def sign(kind: str, found: Any) -> str | None:

@@ -145,9 +145,9 @@ class PurchaseSession:
         if self.adviser is None or not self._has_first_page:
             return None
         self.heartbeat()
-        advice = self.adviser.choose(question)
-        self._update(cost_nanos=Purchase.cost_nanos + advice.cost_nanos)
-        return advice.index
+        index, cost_nanos = self.adviser.choose(question)
+        self._update(cost_nanos=Purchase.cost_nanos + cost_nanos)
+        return index
 
     def on_step(self, step: port.ShoppingStep) -> None:
         self._step = step

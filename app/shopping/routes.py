@@ -8,6 +8,7 @@ from flask import Response, g, jsonify, request
 
 from app import errors, long_poll
 from app.approvals import service as approvals
+from app.core.identifiers import require
 from app.core.movement_kinds import MovementKind
 from app.core.order_amounts import AmountRole, OrderAmount, adds_up
 from app.idempotency import service as idempotency
@@ -74,8 +75,7 @@ def _authorize(request: ClientRequest) -> None:
     if caller is None:
         purchase_id = str((request.view_args or {}).get("purchase_id", ""))
         account_id = x402_purchases.account_of_token(purchase_id, request.args.get(x402_purchases.PARAMETER, ""))
-        if account_id is None:
-            raise errors.Unauthorized
+        account_id = require(account_id, errors.Unauthorized())
         caller = Principal(KeyKind.GATEWAY, account_id, account_id, None)
     guards.authenticate_as(request, caller)
 
@@ -91,12 +91,8 @@ _TOKEN_PARAMETER = {
 _APPLIED_WAIT = {"description": "`wait=N`: the maximum wait that was applied.", "schema": {"type": "string"}}
 
 
-shopping = Blueprint(
-    "shopping",
-    guard=Guard(schemes=(guards.API_KEY_SCHEME, guards.BEARER_SCHEME), check=_authorize),
-    url_prefix="/v1/gateway/shopping",
-    description="Purchases in web shops, made by a browser, each at most once.",
-)
+_READERS = Guard((guards.API_KEY_SCHEME, guards.BEARER_SCHEME), check=_authorize)
+shopping = Blueprint("shopping", guard=_READERS, url_prefix="/v1/gateway/shopping")
 
 
 @shopping.before_request

@@ -217,9 +217,7 @@ def _assert_no_duplicate(session: Session, account_id: str, digests: Sequence[st
 
 def _find(query: Select[Purchase], missing: NotFound) -> Purchase:
     with read_only_unit() as session:
-        purchase = session.scalar(query)
-        if purchase is None:
-            raise missing
+        purchase = identifiers.require(session.scalar(query), missing)
         step, shot = models.PurchaseStep, models.PurchaseEvidence
         steps = select(step.action, step.text, step.path, step.at).where(step.purchase_id == purchase.id)
         purchase.steps = session.execute(steps.order_by(step.id)).all()

@@ -221,21 +221,13 @@ def replace_controls(
     return replacements
 
 
-def set_default(session: Session, wallet_id: str, **limits_nanos: Any) -> Controls:
-    """Give a new wallet the default controls: 100 USD per day, 500 per week, 1000 per month, 50 per transaction.
-
-    Limits that are named replace those. Its account was opened with `controls_version` 1.
-    """
-    return _insert(session, wallet_id, replace(DEFAULT, **limits_nanos))
-
-
 def inherit(session: Session, wallet_id: str, from_wallet_id: str) -> Controls | None:
     """Copy the controls of another wallet of the agent to a new one if they are locked."""
     _, source = _locked_controls(session, from_wallet_id)
     if source is None or not source.locked:
         return None
     accounts.advance_controls_version(session, [wallet_id])
-    return _insert(session, wallet_id, source)
+    return insert_new(session, wallet_id, source)
 
 
 def assert_deletable(session: Session, wallet_id: str, *, by_agent: bool = True) -> None:
@@ -243,10 +235,9 @@ def assert_deletable(session: Session, wallet_id: str, *, by_agent: bool = True)
 
     Raises: WalletFrozen, ControlsLocked, NotFound.
     """
-    account = accounts.lock_account(session, wallet_id)
+    account, rules = _locked_controls(session, wallet_id)
     if account.frozen:
         raise WalletFrozen
-    rules = read_controls(session, account)
     if by_agent and rules is not None and rules.locked:
         raise ControlsLocked
 
@@ -293,14 +284,9 @@ def _shown_list(values: Sequence[str], others: Sequence[str]) -> Any:
 
 
 def _locked_controls(session: Session, wallet_id: str) -> tuple[accounts.Account, Controls | None]:
+    """Lock the account of a wallet; return it with its controls, if it has any. Raises: NotFound, RowChanged."""
     account = accounts.lock_account(session, wallet_id)
-    return account, read_controls(session, account)
-
-
-def read_controls(session: Session, account: accounts.Account) -> Controls | None:
-    """Return the controls of an account, or None if it has none. Raises: RowChanged."""
-    row = _OF_WALLET.one_or_none(session, {"of_wallet": account.wallet_id})
-    return verified_controls(session, account, row)
+    return account, verified_controls(session, account, _OF_WALLET.one_or_none(session, {"of_wallet": wallet_id}))
 
 
 def apply_changes(old: Controls | None, changes: ControlsChange) -> Controls:
@@ -331,7 +317,8 @@ def _values(rules: Controls, at: datetime) -> dict[str, Any]:
     }
 
 
-def _insert(session: Session, wallet_id: str, rules: Controls) -> Controls:
+def insert_new(session: Session, wallet_id: str, rules: Controls) -> Controls:
+    """Give a new wallet its first controls; its account expects the version 1 of them."""
     now = clock.now()
     _INSERT.execute(session, {"wallet_id": wallet_id, **_values(rules, now), "version": 1})
     return replace(rules, updated_at=now)

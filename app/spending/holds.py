@@ -25,19 +25,10 @@ from app.spending import accounts, approval_rules, controls, policy, sessions, s
 from app.spending.accounts import Account
 from app.spending.approval_rules import ApprovalReason
 from app.spending.models import SpendingAccount, SpendingControls, SpendingHold
-from app.spending.policy import Controls, SpendingRequest, SpendingRule
+from app.spending.policy import Controls, SpendingRequest
 
 # The condition of the partial index.
 _ENDED = text("spending_holds.state <> 'held'")
-_ERRORS: Mapping[SpendingRule, type[errors.ServiceError]] = {
-    SpendingRule.FROZEN: errors.WalletFrozen, SpendingRule.ADDRESS: errors.AddressNotAllowed,
-    SpendingRule.DOMAIN: errors.DomainNotAllowed, SpendingRule.PRICE: errors.PriceUnavailable,
-    SpendingRule.PER_TX: errors.PerTxLimitExceeded, SpendingRule.DAILY: errors.DailyLimitExceeded,
-    SpendingRule.WEEKLY: errors.WeeklyLimitExceeded, SpendingRule.MONTHLY: errors.MonthlyLimitExceeded,
-    SpendingRule.SESSION: errors.SessionLimitExceeded,
-}  # fmt: skip
-
-
 _APPROVAL_MESSAGES: Mapping[ApprovalReason, str] = {
     ApprovalReason.THRESHOLD: "The payment exceeds the amount above which the wallet's owner must approve it.",
     ApprovalReason.NEW_RECIPIENT: "The owner must approve the wallet's first payment to each recipient.",
@@ -324,17 +315,11 @@ def _assert_within_session(session: Session, wallet_id: str, request: SpendingRe
         return
     budget = sessions.budget_of(session, wallet_id, request.session_id)
     budget = replace(budget, counted_nanos=budget.counted_nanos - own_nanos)
-    assert_allowed(policy.decide_session(budget, request, clock.now()))
+    policy.assert_within_session(budget, request, clock.now())
 
 
 def _assert_permitted(account: Account, rules: Controls | None, movement: SpendingRequest) -> None:
-    assert_allowed(policy.decide(rules, account.spent, movement, frozen=account.frozen, today=account.today))
-
-
-def assert_allowed(refusal: policy.LimitRefusal | None) -> None:
-    """Raise the 403 error of a refusal, if there is one."""
-    if refusal is not None:
-        raise _ERRORS[refusal.rule](refusal.message, details=refusal.details)
+    policy.assert_allowed(rules, account.spent, movement, frozen=account.frozen, today=account.today)
 
 
 def _assert_approved(

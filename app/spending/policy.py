@@ -5,39 +5,29 @@ Every amount is in nano-dollars; a limit of 0 means unlimited, an empty allowlis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
-from enum import StrEnum
 from functools import lru_cache
 from operator import add
 from typing import NamedTuple
 
+from app import errors
 from app.core import clock, money
 from app.core.chains import Family
+from app.errors import ServiceError
 
 _EVM_PREFIX = "0x"
+_PRICE = {"rule": "price"}
 
 
-class SpendingRule(StrEnum):
-    """The rules, in the order in which they are checked."""
-
-    FROZEN = "frozen"
-    ADDRESS = "allowed_addresses"
-    DOMAIN = "allowed_domains"
-    PRICE = "price"
-    PER_TX = "per_tx_limit_usd"
-    DAILY = "daily_limit_usd"
-    WEEKLY = "weekly_limit_usd"
-    MONTHLY = "monthly_limit_usd"
-    SESSION = "session_id"
-
-
-_PERIODS: Mapping[SpendingRule, str] = {
-    SpendingRule.PER_TX: "per-transaction", SpendingRule.DAILY: "daily", SpendingRule.WEEKLY: "weekly",
-    SpendingRule.MONTHLY: "monthly",
-}  # fmt: skip
+_LIMITS: Sequence[tuple[str, str, type[ServiceError]]] = (
+    ("per_tx_limit_usd", "per-transaction", errors.PerTxLimitExceeded),
+    ("daily_limit_usd", "daily", errors.DailyLimitExceeded),
+    ("weekly_limit_usd", "weekly", errors.WeeklyLimitExceeded),
+    ("monthly_limit_usd", "monthly", errors.MonthlyLimitExceeded),
+)
+"""The limits in the order in which they are checked: the rule, its name in a message, and the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +140,6 @@ class SessionBudget:
     domains: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LimitRefusal:
-    rule: SpendingRule
-    message: str
-    details: Mapping[str, str | Decimal | None]
-
-
 @lru_cache(maxsize=128)
 def windows(on: date) -> Windows:
     """Return the windows that contain a UTC day: the day, the week from Monday, the month from the 1st."""
@@ -181,35 +164,29 @@ def in_windows(value_nanos: int, made_on: date, today: date) -> WindowTotals:
     return roll_over(WindowTotals(value_nanos, value_nanos, value_nanos), made_on, today)
 
 
-def decide(
+def assert_allowed(
     controls: Controls | None, spent: WindowTotals, request: SpendingRequest, *, frozen: bool, today: date
-) -> LimitRefusal | None:
-    """Return why a request is refused on a UTC day, or None if it is allowed.
+) -> None:
+    """Raise the error of a request that is refused on a UTC day.
 
     Order: frozen, address, domain, price (a limit applies but the value is unknown), per transaction, daily,
     weekly, monthly. `spent` is what counts in the windows of `today`.
     """
     if frozen:
-        message = (
-            "This agent was frozen by its owner or the operator; no new transaction is possible until it is unfrozen."
-        )
-        return LimitRefusal(SpendingRule.FROZEN, message, {})
-    if controls is None:
-        return None
-    return (
-        _decide_address(controls, request.recipient, request.family)
-        or decide_domain(controls, request.domain)
-        or _decide_amount(controls, spent, request.value_nanos, today)
-    )
+        raise errors.WalletFrozen
+    if controls is not None:
+        _assert_address_allowed(controls, request.recipient, request.family)
+        assert_domain_allowed(controls, request.domain)
+        _assert_within_limits(controls, spent, request.value_nanos, today)
 
 
-def decide_session(budget: SessionBudget, request: SpendingRequest, now: datetime) -> LimitRefusal | None:
-    """Return why a session refuses a request, or None if it allows it; the wallet's own limits apply as well.
+def assert_within_session(budget: SessionBudget, request: SpendingRequest, now: datetime) -> None:
+    """Raise the error of a request that a session refuses; the wallet's own limits apply as well.
 
     A session for some domains allows nothing that is at none of them.
     """
     if request.value_nanos is None:
-        return _price_unknown()
+        raise errors.PriceUnavailable(details=_PRICE)
     expires_at = clock.isoformat(budget.expires_at)
     remaining_nanos = max(0, budget.max_nanos - budget.counted_nanos)
     limit, requested = money.usd_from_nanos(budget.max_nanos), money.usd_from_nanos(request.value_nanos)
@@ -224,11 +201,12 @@ def decide_session(budget: SessionBudget, request: SpendingRequest, now: datetim
             f"remain until {expires_at}."
         )
     else:
-        return None
-    details: dict[str, str | Decimal | None] = {"rule": SpendingRule.SESSION.value, "limit_usd": limit}
-    details |= {"spent_usd": money.usd_from_nanos(budget.counted_nanos), "requested_usd": requested}
-    details |= {"remaining_usd": remaining, "expires_at": expires_at}
-    return LimitRefusal(SpendingRule.SESSION, message, details)
+        return
+    details = {
+        "rule": "session_id", "limit_usd": limit, "spent_usd": money.usd_from_nanos(budget.counted_nanos),
+        "requested_usd": requested, "remaining_usd": remaining, "expires_at": expires_at,
+    }  # fmt: skip
+    raise errors.SessionLimitExceeded(message, details=details)
 
 
 def is_looser(old: Controls, new: Controls) -> bool:
@@ -262,55 +240,41 @@ def domain_allowed(domain: str, allowed: tuple[str, ...]) -> bool:
     return any(host == entry or host.endswith("." + entry) for entry in (e.lower().rstrip(".") for e in allowed))
 
 
-def _decide_address(controls: Controls, recipient: str | None, family: Family | None) -> LimitRefusal | None:
-    if recipient is None or not controls.allowed_addresses:
-        return None
-    if address_allowed(recipient, family or family_of(recipient), controls.allowed_addresses):
-        return None
+def _assert_address_allowed(controls: Controls, recipient: str | None, family: Family | None) -> None:
+    allowed = controls.allowed_addresses
+    if recipient is None or not allowed or address_allowed(recipient, family or family_of(recipient), allowed):
+        return
     message = f"The recipient {recipient} is not on this wallet's allowlist of addresses."
-    return LimitRefusal(SpendingRule.ADDRESS, message, {"rule": SpendingRule.ADDRESS.value, "address": recipient})
+    raise errors.AddressNotAllowed(message, details={"rule": "allowed_addresses", "address": recipient})
 
 
-def decide_domain(controls: Controls, domain: str | None) -> LimitRefusal | None:
-    """Return why a wallet's controls refuse a domain, or None if they allow it."""
+def assert_domain_allowed(controls: Controls, domain: str | None) -> None:
+    """Check that a wallet's controls allow a domain. Raises: DomainNotAllowed."""
     if domain is None or not controls.allowed_domains or domain_allowed(domain, controls.allowed_domains):
-        return None
+        return
     message = f"The domain {domain} is not on this wallet's allowlist of domains."
-    return LimitRefusal(SpendingRule.DOMAIN, message, {"rule": SpendingRule.DOMAIN.value, "domain": domain})
+    raise errors.DomainNotAllowed(message, details={"rule": "allowed_domains", "domain": domain})
 
 
-def _decide_amount(
-    controls: Controls, spent: WindowTotals, value_nanos: int | None, today: date
-) -> LimitRefusal | None:
+def _assert_within_limits(controls: Controls, spent: WindowTotals, value_nanos: int | None, today: date) -> None:
     if not controls.limited and not controls.asks:
-        return None
+        return
     if value_nanos is None:
-        return _price_unknown()
-    amounts = zip(_PERIODS.items(), controls.limits, (0, *spent), (None, *windows(today)), strict=True)
-    for (rule, period), limit_nanos, spent_nanos, window in amounts:
-        if limit_nanos and spent_nanos + value_nanos > limit_nanos:
-            return _limit_exceeded(rule, period, limit_nanos, spent_nanos, window=window, value_nanos=value_nanos)
-    return None
-
-
-def _price_unknown() -> LimitRefusal:
-    message = "There is no current price for this token, so limits cannot be checked; try again shortly."
-    return LimitRefusal(SpendingRule.PRICE, message, {"rule": SpendingRule.PRICE.value})
-
-
-def _limit_exceeded(
-    rule: SpendingRule, period: str, limit_nanos: int, spent_nanos: int, *, window: Window | None, value_nanos: int
-) -> LimitRefusal:
-    limit, requested = money.usd_from_nanos(limit_nanos), money.usd_from_nanos(value_nanos)
-    remaining = money.usd_from_nanos(max(0, limit_nanos - spent_nanos))
-    resets_at = None if window is None else clock.isoformat(window.resets_at)
-    message = f"This transaction of {requested:f} USD exceeds the wallet's {period} limit of {limit:f} USD"
-    if resets_at is not None:
-        message += f"; {remaining:f} USD remain until {resets_at}"
-    details: dict[str, str | Decimal | None] = {"rule": rule.value, "limit_usd": limit}
-    details |= {"spent_usd": money.usd_from_nanos(spent_nanos), "requested_usd": requested}
-    details |= {"remaining_usd": remaining, "resets_at": resets_at}
-    return LimitRefusal(rule, message + ".", details)
+        raise errors.PriceUnavailable(details=_PRICE)
+    amounts = zip(_LIMITS, controls.limits, (0, *spent), (None, *windows(today)), strict=True)
+    for (rule, period, error), limit_nanos, spent_nanos, window in amounts:
+        if not limit_nanos or spent_nanos + value_nanos <= limit_nanos:
+            continue
+        limit, requested = money.usd_from_nanos(limit_nanos), money.usd_from_nanos(value_nanos)
+        remaining = money.usd_from_nanos(max(0, limit_nanos - spent_nanos))
+        resets_at = None if window is None else clock.isoformat(window.resets_at)
+        message = f"This transaction of {requested:f} USD exceeds the wallet's {period} limit of {limit:f} USD"
+        message += "." if window is None else f"; {remaining:f} USD remain until {resets_at}."
+        details = {
+            "rule": rule, "limit_usd": limit, "spent_usd": money.usd_from_nanos(spent_nanos),
+            "requested_usd": requested, "remaining_usd": remaining, "resets_at": resets_at,
+        }  # fmt: skip
+        raise error(message, details=details)
 
 
 def _widens(old: tuple[str, ...], new: tuple[str, ...], covered: Callable[[str, tuple[str, ...]], bool]) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime
 from enum import StrEnum
 
+from app.errors import ServiceError
 from app.spending import approval_rules, policy
 from app.spending.approval_rules import PayeePermission
 from app.spending.policy import Controls, SpendingRequest, WindowTotals
@@ -36,7 +37,9 @@ def replay(
     permissions, used = dict(known), Counter[tuple[str | None, date]]()
     for each in payments:
         spent, counted_on = policy.roll_over(spent, counted_on, each.made_on), each.made_on
-        if policy.decide(controls, spent, each.request, frozen=False, today=each.made_on) is not None:
+        try:
+            policy.assert_allowed(controls, spent, each.request, frozen=False, today=each.made_on)
+        except ServiceError:
             yield Verdict.STOPPED
             continue
         value, payees = each.request.value_nanos or 0, approval_rules.payees_of(each.request)

@@ -6,13 +6,13 @@ what an adapter cannot read, decode or simulate with differs.
 
 import json
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, wait
 from contextvars import copy_context
 from dataclasses import asdict, dataclass
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from functools import partial
-from queue import Empty, SimpleQueue
 
 import click
 from flask.cli import with_appcontext
@@ -67,7 +67,7 @@ class Row:
     remark: str
 
 
-def all_probes() -> list[Probe]:
+def _all_probes() -> list[Probe]:
     state, ports = app_state(), app_state().ports
     found = [*ports.probes()]
     for chain, exchange in ports.swap_exchanges.items():
@@ -80,20 +80,6 @@ def all_probes() -> list[Probe]:
     query = partial(_query_exchange, ports.perpdex)
     found += [Probe("hyperliquid", topic.value, partial(query, topic)) for topic in PerpdexTopic]
     return [*found, *gateway.probes(state.part(ProviderTable), ports.upstream)]
-
-
-def names(probes: Collection[Probe]) -> tuple[str, ...]:
-    """Return the names of systems that a run can be limited to: `base` has all endpoints of Base."""
-    return tuple(dict.fromkeys(probe.system.partition(" ")[0] for probe in probes))
-
-
-def run_all(probes: Sequence[Probe], *, only: Collection[str], budget_nanos: int, seconds: int) -> Iterator[Row]:
-    """Run probes in order, each for at most this many seconds, while the sum of the maximum costs is in the budget."""
-    redact = redaction(app_state().settings.secret_texts())
-    for probe in [each for each in probes if not only or each.system.partition(" ")[0] in only]:
-        result, remark, max_nanos = _run(probe, budget_nanos, seconds)
-        budget_nanos -= max_nanos
-        yield Row(result, probe.system, probe.capability, " ".join(redact(remark).split())[:300])
 
 
 def _run(probe: Probe, budget_nanos: int, seconds: int) -> tuple[Result, str, int]:
@@ -113,22 +99,18 @@ def _run(probe: Probe, budget_nanos: int, seconds: int) -> tuple[Result, str, in
 
 def _answer_within(request: Callable[[], str], seconds: int) -> str:
     """Return an answer. Raises: TimeoutError if there is none in time; it is abandoned."""
-    answers: SimpleQueue[str | Exception] = SimpleQueue()
+    answer: Future[str] = Future()
 
     def run() -> None:
         try:
-            answers.put(request())
+            answer.set_result(request())
         except Exception as error:
-            answers.put(error)  # raised where it is waited for
+            answer.set_exception(error)  # raised where it is waited for
 
     threading.Thread(target=copy_context().run, args=(run,), daemon=True).start()
-    try:
-        answer = answers.get(timeout=seconds)
-    except Empty:
-        answer = TimeoutError(f"no answer in {seconds} seconds")
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+    if not wait([answer], timeout=seconds).done:
+        raise TimeoutError(f"no answer in {seconds} seconds")
+    return answer.result()
 
 
 def _simulate_swap(chain: ChainName, exchange: SwapExchange) -> str:
@@ -245,13 +227,20 @@ def _print_checks() -> bool:
 
 
 def _print_live(only: Collection[str], budget_nanos: int, timeout: int, *, is_json: bool) -> bool:
-    """Print a row for each probe, and return whether an answer differs or fails."""
-    probes = all_probes()
-    known = names(probes)
+    """Run the probes in order, while the sum of the maximum costs is in the budget, and print a row for each.
+
+    Return whether an answer differs or fails.
+    """
+    # The name `base` has all endpoints of Base.
+    probes = [(each.system.partition(" ")[0], each) for each in _all_probes()]
+    known = dict.fromkeys(name for name, _ in probes)
     if unknown := [name for name in only if name not in known]:
         raise click.UsageError(f"There is no system {unknown[0]!r}; there are {', '.join(known)}.")
-    rows = []
-    for row in run_all(probes, only=only, budget_nanos=budget_nanos, seconds=timeout):
+    redact, rows = redaction(app_state().settings.secret_texts()), []
+    for probe in [each for name, each in probes if not only or name in only]:
+        result, remark, max_nanos = _run(probe, budget_nanos, timeout)
+        budget_nanos -= max_nanos
+        row = Row(result, probe.system, probe.capability, " ".join(redact(remark).split())[:300])
         rows.append(row)
         if not is_json:
             click.echo(f"{row.result.value:14}  {row.system:12}  {row.capability:24}  {row.remark}")

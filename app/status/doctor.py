@@ -291,7 +291,7 @@ def _check_unrecorded_transactions(chain: Chain) -> Iterator[Finding]:
     """Find transactions on a chain that the database does not know, as after restoring a backup."""
     gaps, unknown_spends = [], []
     try:
-        gaps = restore_reconciliation.recent_nonce_gaps(chain)
+        gaps = list(restore_reconciliation.nonce_gaps(chain, only_recent=True))
         unknown_spends = list(itertools.islice(restore_reconciliation.unknown_spends(chain), 20))
     except SQLAlchemyError:
         return  # reported by the check of the database

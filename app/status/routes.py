@@ -16,10 +16,8 @@ from app.web.blueprint import PUBLIC, Blueprint
 from app.web.schemas import Schema
 
 _log = structlog.get_logger(__name__)
-platform_status = Blueprint(
-    "platform_status", guard=guards.MASTER_KEY, url_prefix="/v1/platform", description="The checks of `flask doctor`."
-)
-blp = Blueprint("status", guard=PUBLIC, url_prefix="/v1", description="Health of the service.", cacheable=True)
+blp = Blueprint("status", guard=PUBLIC, url_prefix="/v1", cacheable=True)
+platform_status = Blueprint("platform_status", guard=guards.MASTER_KEY, url_prefix="/v1/platform")
 
 
 class HealthChecks(Schema):

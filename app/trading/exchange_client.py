@@ -5,8 +5,7 @@ share; it refills steadily, and each wallet has a share, so that one busy agent 
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -142,8 +141,6 @@ _TTL_SECONDS: Mapping[PerpdexTopic, int] = {
 }  # fmt: skip
 _MARKETS_RETRY_SECONDS = 10
 _RETRY_SECONDS = 2
-_UNREACHABLE_RETRY_SECONDS = 5
-_RATE_LIMIT_RETRY_SECONDS = 10
 _MESSAGES: Mapping[str, str] = {
     "rate_limited": "The exchange's rate limit is exceeded",
     "not_sent": "The exchange cannot be reached",
@@ -185,33 +182,25 @@ def get_public(query: PerpdexQuery, *, on_read: Callable[[ExchangeDocument], Non
 def fetch(query: PerpdexQuery, *, wallet_id: str | None) -> Json:
     """Return current data: of the account of a wallet, or public data. Raises: PerpdexError."""
     state = app_state()
-    perpdex = state.ports.perpdex
-    with _request_slot(state.part(ExchangeFeed).slots):
+    perpdex, slots = state.ports.perpdex, state.part(ExchangeFeed).slots
+    if not slots.acquire(blocking=False):
+        raise retry_later_error("busy", "Too many requests are waiting for the exchange", retry_after_seconds=1)
+    try:
         acquire(perpdex.query_weight(query), wallet_id=wallet_id)
-        try:
-            reply = perpdex.fetch(query)
-        except Unreachable as error:
-            if error.reason == "rate_limited":
-                back_off()
-            raise unavailable_error(error.reason) from None
-        except Rejected as error:
-            raise PerpdexError("The exchange refused the request.", details={"reason": error.reason}) from None
+        reply = perpdex.fetch(query)
+    except Unreachable as error:
+        if error.reason == "rate_limited":
+            back_off()
+        raise unavailable_error(error.reason) from None
+    except Rejected as error:
+        raise PerpdexError("The exchange refused the request.", details={"reason": error.reason}) from None
+    finally:
+        slots.release()
     if reply.surplus_weight:
         charge_surplus(reply.surplus_weight, wallet_id=wallet_id)
     return reply.document
 
 
-@contextmanager
-def _request_slot(slots: threading.BoundedSemaphore) -> Iterator[None]:
-    if not slots.acquire(blocking=False):
-        raise retry_later_error("busy", "Too many requests are waiting for the exchange", retry_after_seconds=1)
-    try:
-        yield
-    finally:
-        slots.release()
-
-
 def unavailable_error(reason: str) -> PerpdexError:
-    seconds = _RATE_LIMIT_RETRY_SECONDS if reason == "rate_limited" else _UNREACHABLE_RETRY_SECONDS
     message = _MESSAGES.get(reason, _MESSAGES["exchange_failed"])
-    return retry_later_error(reason, message, retry_after_seconds=seconds)
+    return retry_later_error(reason, message, retry_after_seconds=10 if reason == "rate_limited" else 5)

@@ -11,19 +11,19 @@ from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, Inexact, InvalidOperation
 
 from app.core import clock
-from app.core.chains import USDC, ZERO_EVM_ADDRESS, AddressError, Family, parse_address
-from app.core.money import AmountError, TokenAmount, parse_amount
+from app.core.chains import USDC, Family
+from app.core.money import TokenAmount
 from app.db.unit_of_work import read_only_unit
 from app.errors import InvalidInput, PerpdexError, TradingNotImplemented
 from app.ports import perpdex as exchange
-from app.ports.perpdex import CancelOrders, Json, Perpdex, PerpdexQuery, PerpdexTopic, PerpMarket, SendUsdc, Withdraw
+from app.ports.perpdex import CancelOrders, Json, PerpdexQuery, PerpdexTopic, PerpMarket, SendUsdc, Withdraw
 from app.spending import holds as spending_holds
 from app.spending.policy import SpendingRequest
 from app.state import app_state
 from app.trading import exchange_client, markets
 from app.trading.markets import MarketList
 from app.trading.read_actions import Parameters, exchange_address
-from app.wallets.core import network_fees, parsing
+from app.wallets.core import network_fees
 from app.wallets.core.wallets import WalletView
 
 _NUMBER = re.compile(r"[0-9]{1,60}(?:\.[0-9]{1,60})?", re.ASCII)
@@ -88,38 +88,33 @@ def notional_nanos(price: Decimal, size: Decimal, *, nanos_per_usdc: int) -> int
 
 @dataclass(frozen=True, slots=True)
 class PreparedAction:
-    """An action with value, recipient and further members; `complete` adds what only the exchange knows."""
+    """An action with its value, its recipient and further members of the response."""
 
     action: exchange.Action
     value_nanos: int | None = 0
     recipient: str | None = None
     notes: Mapping[str, Json] = field(default_factory=dict)
-    complete: Callable[[Perpdex], tuple[exchange.Action, Mapping[str, Json]]] | None = None
 
 
 def preview(wallet: WalletView, action: str, parameters: Parameters) -> TradingNotImplemented:
     """Check an action; return the 501 response with its payload. Raises: InvalidInput and what a movement raises."""
     prepared = _PREPARE[action](wallet, parameters)
-    with read_only_unit() as session:
-        request = SpendingRequest(prepared.value_nanos, prepared.recipient, Family.EVM)
-        spending_holds.check(session, wallet.id, request)
-    exchange_action, notes, perpdex = prepared.action, prepared.notes, app_state().ports.perpdex
-    if prepared.complete is not None:
-        exchange_action, completed_notes = prepared.complete(perpdex)
-        notes = {**notes, **completed_notes}
-    payload = perpdex.build_payload(exchange_action, nonce=int(clock.now().timestamp() * _MS_PER_SECOND))
+    _assert_allowed(wallet, prepared.value_nanos, prepared.recipient)
+    nonce = int(clock.now().timestamp() * _MS_PER_SECOND)
+    payload = app_state().ports.perpdex.build_payload(prepared.action, nonce=nonce)
     unsigned = {"action": payload.action, "nonce": payload.nonce, "signature": None, "vaultAddress": None}
     about = {"action": action, "wallet_id": wallet.id, "address": exchange_address(wallet)}
-    return TradingNotImplemented(members={**about, "payload": unsigned, **notes})
+    return TradingNotImplemented(members={**about, "payload": unsigned, **prepared.notes})
+
+
+def _assert_allowed(wallet: WalletView, value_nanos: int | None = 0, recipient: str | None = None) -> None:
+    with read_only_unit() as session:
+        spending_holds.check(session, wallet.id, SpendingRequest(value_nanos, recipient, Family.EVM))
 
 
 def _order(_wallet: WalletView, parameters: Parameters) -> PreparedAction:
-    problems: dict[str, list[str]] = {}
-    price = _number(parameters, "price", problems)
-    amount = _number(parameters, "amount", problems)
-    market_list, market = _tradable_market(parameters["symbol"], problems)
-    if problems or market is None or price is None or amount is None:
-        raise parsing.invalid_fields(problems)
+    price, amount = parameters["price"], parameters["amount"]
+    market_list, market = _tradable_market(parameters["symbol"])
     is_buy = parameters["side"] in BUYS
     field = "price"
     try:
@@ -169,38 +164,34 @@ def _cancel(_wallet: WalletView, parameters: Parameters) -> PreparedAction:
 
 
 def _cancel_all(wallet: WalletView, parameters: Parameters) -> PreparedAction:
-    market_list = markets.load_markets()
-    symbol = parameters["symbol"]
+    market_list, symbol = markets.load_markets(), parameters["symbol"]
     only_market = None if symbol is None else markets.require_market(market_list, symbol)
-
-    def complete(perpdex: Perpdex) -> tuple[exchange.Action, Mapping[str, Json]]:
-        # The exchange has no such action: cancel each open order.
-        query = PerpdexQuery(PerpdexTopic.ORDERS, address=exchange_address(wallet))
-        try:
-            document = exchange_client.fetch(query, wallet_id=wallet.id)
-        except PerpdexError as error:
-            return CancelOrders(()), {"open_orders": None, "open_orders_error": error.message}
-        by_symbol = {market.symbol: market for market in market_list.markets}
-        refs, left_out = [], []
-        for coin, order_id in perpdex.parse_orders(document):
-            market = by_symbol.get(coin)
-            if market is None:
-                left_out.append(order_id)
-            elif only_market is None or market == only_market:
-                refs.append(exchange.OrderRef(market.index, order_id))
-        notes: dict[str, Json] = {"open_orders": len(refs)}
-        if left_out and only_market is None:
-            notes["left_out"] = left_out
-        return CancelOrders(tuple(refs)), notes
-
-    return PreparedAction(CancelOrders(()), notes=_market_metadata(market_list), complete=complete)
+    notes: dict[str, Json] = _market_metadata(market_list)
+    # A frozen agent costs no request to the exchange.
+    _assert_allowed(wallet)
+    # The exchange has no such action: cancel each open order.
+    query = PerpdexQuery(PerpdexTopic.ORDERS, address=exchange_address(wallet))
+    try:
+        document = exchange_client.fetch(query, wallet_id=wallet.id)
+    except PerpdexError as error:
+        notes |= {"open_orders": None, "open_orders_error": error.message}
+        return PreparedAction(CancelOrders(()), notes=notes)
+    by_symbol = {market.symbol: market for market in market_list.markets}
+    refs, left_out = [], []
+    for coin, order_id in app_state().ports.perpdex.parse_orders(document):
+        market = by_symbol.get(coin)
+        if market is None:
+            left_out.append(order_id)
+        elif only_market is None or market == only_market:
+            refs.append(exchange.OrderRef(market.index, order_id))
+    notes["open_orders"] = len(refs)
+    if left_out and only_market is None:
+        notes["left_out"] = left_out
+    return PreparedAction(CancelOrders(tuple(refs)), notes=notes)
 
 
 def _set_leverage(_wallet: WalletView, parameters: Parameters) -> PreparedAction:
-    problems: dict[str, list[str]] = {}
-    market_list, market = _tradable_market(parameters["symbol"], problems)
-    if problems or market is None:
-        raise parsing.invalid_fields(problems)
+    market_list, market = _tradable_market(parameters["symbol"])
     highest = market.max_leverage or _HIGHEST_LEVERAGE
     if not 1 <= parameters["leverage"] <= highest:
         raise InvalidInput.field("leverage", f"must be from 1 to {highest} for {market.symbol}")
@@ -211,45 +202,21 @@ def _set_leverage(_wallet: WalletView, parameters: Parameters) -> PreparedAction
 
 
 def _pay(kind: type[Withdraw | SendUsdc], _wallet: WalletView, parameters: Parameters) -> PreparedAction:
-    problems: dict[str, list[str]] = {}
-    amount, destination = None, ""
-    try:
-        amount = parse_amount(parameters["amount"], USDC)
-    except AmountError as error:
-        problems["amount"] = [str(error)]
-    try:
-        destination = parse_address(parameters["destination"], Family.EVM)
-    except AddressError as error:
-        problems["destination"] = [str(error)]
-    if destination == ZERO_EVM_ADDRESS:
-        problems["destination"] = ["must not be the zero address: funds sent there are lost"]
-    elif destination and (known := app_state().ports.perpdex.dead_end(destination)):
-        problems["destination"] = [f"is {known}, from which tokens cannot be recovered"]
-    if kind is Withdraw and amount is not None and amount.units < _WITHDRAWAL_FEE.units:
-        problems["amount"] = [f"must be at least {_WITHDRAWAL_FEE}: the exchange's fee for a withdrawal"]
-    if problems or amount is None:
-        raise parsing.invalid_fields(problems)
+    amount, destination = parameters["amount"], parameters["destination"]
+    if known := app_state().ports.perpdex.dead_end(destination):
+        raise InvalidInput.field("destination", f"is {known}, from which tokens cannot be recovered")
+    if kind is Withdraw and amount.units < _WITHDRAWAL_FEE.units:
+        problem = f"must be at least {_WITHDRAWAL_FEE}: the exchange's fee for a withdrawal"
+        raise InvalidInput.field("amount", problem)
     value = network_fees.usd_value_nanos(amount)
     return PreparedAction(kind(amount, destination), value_nanos=value, recipient=destination)
 
 
-def _number(parameters: Parameters, name: str, problems: dict[str, list[str]]) -> Decimal | None:
-    try:
-        return parse(parameters[name])
-    except GridError as error:
-        problems[name] = [str(error)]
-        return None
-
-
-def _tradable_market(symbol: str, problems: dict[str, list[str]]) -> tuple[MarketList, PerpMarket | None]:
-    """Return the markets and that of the symbol; similar symbols are only suggested without other problems."""
+def _tradable_market(symbol: str) -> tuple[MarketList, PerpMarket]:
     market_list = markets.load_markets()
-    if problems and market_list.find(symbol) is None:
-        problems["symbol"] = ["is not a market of the exchange"]
-        return market_list, None
     market = markets.require_market(market_list, symbol)
     if market.is_delisted:
-        problems["symbol"] = [f"is no longer traded: {market.symbol} was delisted"]
+        raise InvalidInput.field("symbol", f"is no longer traded: {market.symbol} was delisted")
     return market_list, market
 
 

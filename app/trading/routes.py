@@ -13,18 +13,13 @@ from app.wallets.api.routes import LIMIT_ERRORS
 from app.wallets.core import wallets
 from app.web.blueprint import Blueprint
 
-blp = Blueprint(
-    "trading",
-    guard=guards.ANY_KEY,
-    url_prefix="/v1/trading",
-    description="The perpetual-futures exchange: reading it, and previewing what would be sent to it.",
-)
+blp = Blueprint("trading", guard=guards.ANY_KEY, url_prefix="/v1/trading")
 _MAPPING = {action: f"#/components/schemas/{body.__name__}" for action, body in schemas.BODY_OF_ACTION.items()}
 _BODY = {"oneOf": list(schemas.BODIES), "discriminator": {"propertyName": "action", "mapping": _MAPPING}}
 _REQUEST = {"required": True, "content": {"application/json": {"schema": _BODY}}}
 _SHOWN = {
     "501": {
-        "description": f"`{TradingNotImplemented.code}`: {TradingNotImplemented.__doc__}",
+        "description": f"`{TradingNotImplemented.code}`: {TradingNotImplemented.meaning()}",
         "content": {"application/json": {"schema": schemas.TradingRefusalShape}},
     }
 }

@@ -1,21 +1,24 @@
 """Schemas of the trading API: one request body per kind of action, one response for all reads."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import marshmallow as ma
 from marshmallow import ValidationError, fields
 
+from app.core.chains import USDC, Family, parse_address
+from app.core.money import parse_amount
+from app.ports.perpdex import TimeInForce
 from app.trading import preview_actions, read_actions
 from app.trading.markets import MarketSource
-from app.web.fields import AmountField, ParsedField, QueryCount, StrictBoolean, Text, one_of
+from app.web.fields import AmountField, QueryCount, StrictBoolean, Text, one_of
 from app.web.schemas import EXAMPLE_ID, AcceptsCamelCase, ErrorBody, Schema
 
 _SYMBOL_EXAMPLE = {"example": "ETH"}
 _DEFAULT_BOOK = "ETH"
-_SIDES = {name: name for name in (*preview_actions.BUYS, *preview_actions.SELLS)}
-_TIFS = {"gtc": "Gtc", "ioc": "Ioc", "alo": "Alo"}
+_ADDRESS_EXAMPLE = "0x5e9ee1089755c3435139848e47e6635505d5a13a"
 _ORDER_ID = re.compile(r"[0-9]{1,20}", re.ASCII)
 _CLIENT_ID = re.compile(r"0x[0-9a-fA-F]{32}", re.ASCII)
 _MAX_ORDER_ID = 2**64 - 1
@@ -31,37 +34,40 @@ def _action(names: Iterable[str]) -> Text:
 class Choice(Text):
     """One of a few words in any case, converted to the exchange's spelling."""
 
-    def __init__(self, spellings: Mapping[str, str], **options: Any) -> None:
-        listed = {"enum": list(dict.fromkeys(spellings.values()))}
-        super().__init__(**{**options, "metadata": {**listed, **options.get("metadata", {})}})
-        self._spellings = spellings
+    def __init__(self, words: Iterable[str], **options: Any) -> None:
+        self._spellings = {word.lower(): word for word in words}
+        listed = ma.validate.OneOf(list(self._spellings.values()), error="must be one of {choices}")
+        super().__init__(validate=listed, **options)
 
     def _parse(self, value: Any) -> str:
         word = super()._parse(value)
-        if word.isascii() and word.lower() in self._spellings:
-            return self._spellings[word.lower()]
-        raise ValidationError(f"must be one of {', '.join(dict.fromkeys(self._spellings.values()))}")
+        return self._spellings.get(word.lower(), word)
 
 
-class OrderId(ParsedField):
-    """An order's number, or its client order id: 0x and 32 hexadecimal digits."""
+class Parsed(AmountField):
+    """A string, or the digits of a number, as a function parses it that raises ValueError with what is wrong."""
 
-    def _parse(self, value: Any) -> int | str:
-        text = str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
-        if _ORDER_ID.fullmatch(text) and int(text) <= _MAX_ORDER_ID:
-            return int(text)
-        if _CLIENT_ID.fullmatch(text):
-            return text.lower()
-        raise ValidationError("must be an order's number, or 0x and 32 hexadecimal digits")
+    def __init__(self, parse: Callable[[str], Any], example: Any, *, type_: Any = "string", **options: Any) -> None:
+        super().__init__(metadata={"type": type_, "example": example}, **options)
+        self._parse_text = parse
+
+    def _parse(self, value: Any) -> Any:
+        try:
+            return self._parse_text(super()._parse(value))
+        except ValueError as error:
+            raise ValidationError(str(error)) from None
 
 
-class ClientOrderId(ParsedField, fields.String):
-    """An order's id that the client chooses."""
+def _parse_order_id(text: str) -> int | str:
+    if _ORDER_ID.fullmatch(text) and int(text) <= _MAX_ORDER_ID:
+        return int(text)
+    return _parse_client_id(text, "must be an order's number, or 0x and 32 hexadecimal digits")
 
-    def _parse(self, value: Any) -> str:
-        if isinstance(value, str) and _CLIENT_ID.fullmatch(value):
-            return value.lower()
-        raise ValidationError("must be 0x and 32 hexadecimal digits")
+
+def _parse_client_id(text: str, problem: str = "must be 0x and 32 hexadecimal digits") -> str:
+    if not _CLIENT_ID.fullmatch(text):
+        raise ValueError(problem)
+    return text.lower()
 
 
 class CallBody(Schema):
@@ -114,12 +120,12 @@ class OrderBody(WriteBody):
 
     action = _action(["order"])
     symbol = Text(required=True, validate=_NOT_EMPTY, metadata=_SYMBOL_EXAMPLE)
-    side = Choice(_SIDES, required=True, metadata={"example": "buy"})
-    price = AmountField(required=True, metadata={"type": "string", "example": "3000.5"})
-    amount = AmountField(required=True, metadata={"type": "string", "example": "0.01"})
-    tif = Choice(_TIFS, load_default="Gtc")
+    side = Choice([*preview_actions.BUYS, *preview_actions.SELLS], required=True, metadata={"example": "buy"})
+    price = Parsed(preview_actions.parse, "3000.5", required=True)
+    amount = Parsed(preview_actions.parse, "0.01", required=True)
+    tif = Choice(TimeInForce, load_default="Gtc")
     reduce_only = StrictBoolean(load_default=False, data_key="reduceOnly")
-    cloid = ClientOrderId(load_default=None, metadata={"example": "0x1234567890abcdef1234567890abcdef"})
+    cloid = Parsed(_parse_client_id, "0x1234567890abcdef1234567890abcdef", load_default=None)
 
 
 class CancelBody(WriteBody):
@@ -127,7 +133,7 @@ class CancelBody(WriteBody):
 
     action = _action(["cancel"])
     symbol = Text(required=True, validate=_NOT_EMPTY, metadata=_SYMBOL_EXAMPLE)
-    order_id = OrderId(required=True, data_key="orderId", metadata={"example": 91490942, "type": ["integer", "string"]})
+    order_id = Parsed(_parse_order_id, 91490942, type_=["integer", "string"], required=True, data_key="orderId")
 
     def _aliases(self) -> Mapping[str, str]:
         return {**super()._aliases(), "cloid": "orderId"}
@@ -153,8 +159,8 @@ class ExchangePaymentBody(WriteBody):
     """Move USDC off the exchange (`withdraw`) or to another account on it (`transfer`), under the wallet's controls."""
 
     action = _action(["withdraw", "transfer"])
-    amount = AmountField(required=True, metadata={"type": "string", "example": "10"})
-    destination = Text(required=True, metadata={"example": "0x5e9ee1089755c3435139848e47e6635505d5a13a"})
+    amount = Parsed(partial(parse_amount, token=USDC), "10", required=True)
+    destination = Parsed(partial(parse_address, family=Family.EVM), _ADDRESS_EXAMPLE, required=True)
 
 
 BODIES: tuple[type[CallBody], ...] = (
@@ -169,14 +175,6 @@ def _actions_of(body: type[CallBody]) -> list[str]:
 
 
 BODY_OF_ACTION: Mapping[str, type[CallBody]] = {action: body for body in BODIES for action in _actions_of(body)}
-
-
-def _documents(description: str) -> fields.List[dict[str, Any]]:
-    return fields.List(fields.Dict(), metadata={"description": description})
-
-
-def _document(description: str) -> fields.Dict:
-    return fields.Dict(metadata={"description": description})
 
 
 class OrderBookShape(Schema):
@@ -211,14 +209,14 @@ class TradingReadShape(Schema):
     wallet_id = fields.UUID(required=True)
     address = fields.String(required=True)
     transaction_id = fields.UUID(required=True)
-    account = _document("`status`: the margin account (clearinghouse state).")
-    spot = _document("`status`: the spot balances.")
-    positions = _documents("`positions`.")
-    orders = _documents("`orders`: all open orders.")
-    fills = _documents("`fills`: the newest 2000, newest first.")
-    markets = _documents("`markets`: all markets; the index in this list is the market's number.")
+    account = fields.Dict()
+    spot = fields.Dict()
+    positions = fields.List(fields.Dict(), metadata={"description": "`positions`."})
+    orders = fields.List(fields.Dict())
+    fills = fields.List(fields.Dict())
+    markets = fields.List(fields.Dict())
     margin_tables = fields.List(fields.Raw())
-    mids = _document("`ticker` without a symbol: mid prices by symbol.")
+    mids = fields.Dict()
     symbol = fields.String()
     mid_price = fields.String()
     orderbook = fields.Nested(OrderBookShape)

@@ -1,4 +1,4 @@
-"""The usual steps of metered calls, committed in groups: hold, charge and settle.
+"""The usual steps of metered calls, committed in groups: hold and settle.
 
 The functions of `app.usage.service` define what a step writes. Here, the steps of a batch are statements that write the
 same rows in the usual case. In any other case (too few credits, a key that was revoked, a hold that lapsed or has
@@ -36,7 +36,7 @@ _JSON = json.JSONEncoder(default=str)
 
 @dataclass(slots=True)
 class Step(ABC, Generic[ResultT]):
-    """One step of a call; its id is that of the hold or charge."""
+    """One step of a call; its id is that of the hold."""
 
     statements: ClassVar[tuple[str, str]]
     """For all steps of a batch, on PostgreSQL (`step_statements`): counted in no budget, and perhaps in some."""
@@ -73,13 +73,18 @@ class Hold(Step[int]):
     def run(self, session: Session, *, minimum_nanos: int | None = None) -> int:
         """Hold the credits, or at least `minimum_nanos`, as `usage.begin` does.
 
+        A step that was done before, with an outcome that was unknown then, is found by that function.
+
         Raises: Unauthorized, InsufficientCredits.
         """
-        _assert_may_spend(session, self, self.nanos if minimum_nanos is None else minimum_nanos)
+        if not credit_holds.exists(session, self.id):
+            identity.assert_valid_key(session, self.call.api_key_id, self.account_id)
+            if not (self.nanos if minimum_nanos is None else minimum_nanos):
+                usage.assert_has_credits(session, self.account_id)
         return usage.begin(
             session, self.account_id, self.call, hold_id=self.id, nanos=self.nanos, minimum_nanos=minimum_nanos,
             estimate=self.estimate, lease=self.lease,
-        ).amount_nanos  # fmt: skip
+        )  # fmt: skip
 
     def parameters(self, now: datetime) -> Mapping[str, Any]:
         return {
@@ -92,10 +97,17 @@ class Hold(Step[int]):
 
 
 @dataclass(slots=True)
-class _Ending(Step[HoldResult]):
+class Settlement(Step[HoldResult]):
+    """Settle a hold at a cost that it covers."""
+
+    statements, on_sqlite = step_statements.SETTLEMENT, step_statements.SQLITE_SETTLEMENT
+
     metered: MeteredUsage
 
-    def parameters(self, now: datetime) -> Mapping[str, Any]:  # noqa: ARG002 - both have the time of the statement
+    def run(self, session: Session) -> HoldResult:
+        return usage.settle(session, self.id, self.metered)
+
+    def parameters(self, now: datetime) -> Mapping[str, Any]:  # noqa: ARG002 - it has the time of the statement
         metered = self.metered._asdict()
         return {"id": self.id, "account_id": self.account_id, "cost": metered.pop("cost_nanos"), **metered}
 
@@ -107,62 +119,20 @@ class _Ending(Step[HoldResult]):
         )  # fmt: skip
 
 
-@dataclass(slots=True)
-class Charge(_Ending):
-    statements, on_sqlite = step_statements.CHARGE, step_statements.SQLITE_CHARGE
-
-    def run(self, session: Session) -> HoldResult:
-        _assert_may_spend(session, self, self.metered.cost_nanos)
-        return usage.charge(session, self.account_id, self.call, charge_id=self.id, metered=self.metered)
-
-    def parameters(self, now: datetime) -> Mapping[str, Any]:
-        # Not `super()`: a dataclass with slots is another class than the one that the compiler saw.
-        key = {"api_key_id": self.call.api_key_id, "memo": usage.memo_of(self.call)}
-        return {**_Ending.parameters(self, now), **key}
-
-
-@dataclass(slots=True)
-class Settlement(_Ending):
-    """Settle a hold at a cost that it covers."""
-
-    statements, on_sqlite = step_statements.SETTLEMENT, step_statements.SQLITE_SETTLEMENT
-
-    def run(self, session: Session) -> HoldResult:
-        return usage.settle(session, self.id, self.metered)
-
-
-def _assert_may_spend(session: Session, step: Hold | Charge, nanos: int) -> None:
-    """Check the key, and for a call that costs nothing that there are some credits.
-
-    A step that was done before, with an outcome that was unknown then, is found by its function.
-
-    Raises: Unauthorized, InsufficientCredits.
-    """
-    if credit_holds.exists(session, step.id):
-        return
-    identity.assert_valid_key(session, step.call.api_key_id, step.account_id)
-    if not nanos:
-        usage.assert_has_credits(session, step.account_id)
-
-
-_KINDS: tuple[type[Step[Any]], ...] = (Hold, Charge, Settlement)
-
-
 class StepGroups:
     """Runs the steps of this process's threads in shared units of work."""
 
     _groups: Mapping[tuple[type[Step[Any]], bool], GroupCommit[Step[Any], Any]]
 
     def __init__(self, *, is_postgresql: bool) -> None:
-        if is_postgresql:
-            # One kind each, so that units lock holds, accounts, budgets and sums in this order. SQLite has one lock.
-            self._groups = {
-                kind: GroupCommit(partial(_run, partial(_run_statement, KeptConnection())))
-                for kind in product(_KINDS, (False, True))
-            }
-        else:
-            group = GroupCommit(partial(_run, partial(_run_on_sqlite, KeptConnection())))
-            self._groups = dict.fromkeys(product(_KINDS, (False, True)), group)
+        def group() -> GroupCommit[Step[Any], Any]:
+            run = _run_statement if is_postgresql else _run_on_sqlite
+            return GroupCommit(partial(_run, partial(run, KeptConnection())))
+
+        # One kind each, so that units lock holds, accounts, budgets and sums in this order. SQLite has one lock.
+        kinds: tuple[type[Step[Any]], ...] = (Hold, Settlement)
+        shared = None if is_postgresql else group()
+        self._groups = {each: shared or group() for each in product(kinds, (False, True))}
 
     def run(self, step: Step[ResultT]) -> ResultT | None:
         """Run a step; return its result, None if nothing was done: then `step.run` decides, in a unit of its own.

@@ -22,9 +22,8 @@ FOCUS = {"type": "string", "description": "One row for each day, provider, model
 _GROUPS = f"Some of {', '.join(sums.GROUPS)}, separated by commas."
 FOCUS_EXAMPLE = ",".join(sums.FOCUS_COLUMNS) + "\r\n"
 
-_CREDITS, _CHARGED = "Credits that pay for gateway and catalog calls.", "What gateway and catalog calls were charged."
-balance = Blueprint("balance", guard=guards.ANY_KEY, url_prefix="/v1/balance", description=_CREDITS)
-usage = Blueprint("usage", guard=guards.ANY_KEY, url_prefix="/v1/usage", description=_CHARGED)
+balance = Blueprint("balance", guard=guards.ANY_KEY, url_prefix="/v1/balance")
+usage = Blueprint("usage", guard=guards.ANY_KEY, url_prefix="/v1/usage")
 
 
 class BalanceShape(Schema):

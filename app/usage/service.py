@@ -1,4 +1,4 @@
-"""Metering of calls: begin, settle or cancel one of unknown cost; charge or refund a fixed price.
+"""Metering of calls: begin, settle or cancel one; charge or refund a price that is known.
 
 All functions are idempotent.
 """
@@ -17,7 +17,7 @@ from app.core import clock, money
 from app.core.pagination import Page, PageRequest
 from app.credits import accounts
 from app.credits import holds as credit_holds
-from app.credits.holds import CreditHoldState, CreditHoldView, HoldResult
+from app.credits.holds import CreditHoldState, HoldResult, HoldRow
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
 from app.db.tables import after_entry, day_of, table_of, utc_day, within
 from app.db.unit_of_work import read_only_unit, unit_of_work
@@ -105,22 +105,24 @@ def begin(
     estimate: MeteredUsage,
     lease: timedelta,
     minimum_nanos: int | None = None,
-) -> CreditHoldView:
+    is_paid: bool = False,
+) -> int:
     """Hold the worst case of a call before it is made; `estimate` is charged if its lease expires unsettled.
 
-    With `minimum_nanos`, all that is left is held if that is less than the worst case.
+    Returns what is held: with `minimum_nanos`, all that is left if that is less than the worst case. What a payment in
+    the same unit has paid for is held whatever is left of the budgets.
 
     Raises: InsufficientCredits, BudgetExceeded.
     """
     counted_in = budget_counts.lock(session, account_id, call, hold_id)
-    if counted_in is not None:
+    if counted_in is not None and not is_paid:
         nanos = budget_counts.within(call, counted_in, nanos, minimum_nanos)
     memo = memo_of(call, estimate, counted_in or ())
-    held = credit_holds.hold(
+    held_nanos = credit_holds.hold(
         session, account_id, nanos, hold_id=hold_id, lease=lease, minimum_nanos=minimum_nanos, memo=memo
     )
-    budget_counters.add(session, memo.get("budgets", ()), held.amount_nanos)
-    return held
+    budget_counters.add(session, memo.get("budgets", ()), held_nanos)
+    return held_nanos
 
 
 def settle(session: Session, hold_id: str, metered: MeteredUsage) -> HoldResult:
@@ -154,20 +156,12 @@ def cancel(session: Session, hold_id: str) -> HoldResult:
 def charge(
     session: Session, account_id: str, call: UsageCall, *, charge_id: str, metered: MeteredUsage, is_paid: bool = False
 ) -> HoldResult:
-    """Charge a known price, log it and add it to the sums. Raises: InsufficientCredits, BudgetExceeded.
-
-    What a refund or a payment in the same unit has paid for is charged whatever is left of the budgets.
-    """
-    counted_in = budget_counts.lock(session, account_id, call, charge_id)
-    if counted_in is not None and not is_paid:
-        budget_counts.within(call, counted_in, metered.cost_nanos)
-    memo = memo_of(call, counted_in=counted_in or ())
-    ended = credit_holds.charge(session, account_id, metered.cost_nanos, charge_id=charge_id, memo=memo)
-    budget_counters.add(session, memo.get("budgets", ()), ended.charged_nanos)
-    outcome = budget_counts.corrected(session, ended)
-    if not outcome.repeated:
-        _write_log_line(session, outcome, metered)
-    return outcome
+    """Hold a known price and settle it in one unit. Raises: InsufficientCredits, BudgetExceeded."""
+    begin(
+        session, account_id, call, hold_id=charge_id, nanos=metered.cost_nanos, estimate=metered, lease=timedelta(0),
+        is_paid=is_paid,
+    )  # fmt: skip
+    return settle(session, charge_id, metered)
 
 
 def lock_budgets(session: Session, account_id: str, call: UsageCall) -> None:
@@ -183,16 +177,14 @@ def refund(session: Session, charge_id: str) -> HoldResult:
     return outcome
 
 
-def memo_of(
-    call: UsageCall, estimate: MeteredUsage | None = None, counted_in: Sequence[SharedBudget] = ()
-) -> dict[str, Any]:
-    """Return what the hold or charge of a call stores about it, for its entry in the log, and for budgets."""
+def memo_of(call: UsageCall, estimate: MeteredUsage, counted_in: Sequence[SharedBudget] = ()) -> dict[str, Any]:
+    """Return what the hold of a call stores about it, for its entry in the log, and for budgets."""
     return {
         **({"budgets": sorted(each.id for each in counted_in)} if counted_in else {}),
         "api_key_id": call.api_key_id,
         "provider": _printable(call.provider, _MAX_PROVIDER),
         "model": _printable(call.model, _MAX_MODEL),
-        **({name: getattr(estimate, name) for name in _ESTIMATED} if estimate else {}),
+        **{name: getattr(estimate, name) for name in _ESTIMATED},
     }
 
 
@@ -291,7 +283,7 @@ def revenue_by_provider(session: Session, *, prefix: str) -> dict[str, int]:
     return {provider: int(nanos) for provider, nanos in session.execute(sums)}
 
 
-def _lapse(hold: CreditHoldView) -> bool:
+def _lapse(hold: HoldRow) -> bool:
     estimate = MeteredUsage(**{name: hold.memo[name] for name in _ESTIMATED})
     with unit_of_work() as session:
         budgets.lock(session, hold.memo.get("budgets", ()))

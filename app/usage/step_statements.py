@@ -13,7 +13,6 @@ import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 PARAMETER_TYPES = (114, 1184)
@@ -71,55 +70,48 @@ _LOG_AND_SUMS = """logged AS (
 )"""
 
 
-def _taken(amount: str, *, into: str, has_budgets: bool) -> str:
-    """Take the amounts of all steps asked for from accounts that have enough; these steps are `done`.
-
-    Without budgets, accounts with shared ones are left out. With budgets, the steps that one of theirs does not cover.
-    """
-    if not has_budgets:
-        return f"{_LOCKED.format('asked', '')}, {_changed(amount, 'asked', into, 'AND NOT a.has_budgets')}"
-    return f"""{_COUNTERS.format(amount=amount)}{_LOCKED.format("asked", _COUNTERS_FIRST)}, covered AS (
-  SELECT * FROM asked WHERE budgets <@ ARRAY(SELECT id FROM counters WHERE {_COVERS})
-), {_changed(amount, "covered", into)}{_COUNTED.format(amount=amount)}"""  # noqa: S608 - constants
-
-
-def _changed(amount: str, steps: str, into: str, condition: str = "") -> str:
-    return f"""wanted AS (
-  SELECT account_id, sum({amount})::bigint AS nanos FROM {steps} GROUP BY 1
-), changed AS (
-  UPDATE credit_accounts a SET available_nanos = a.available_nanos - w.nanos, {into} = a.{into} + w.nanos
-  FROM locked l JOIN wanted w ON w.account_id = l.id
-  WHERE a.id = l.id AND a.available_nanos > 0 AND a.available_nanos >= w.nanos {condition} RETURNING {_CREDITS}
-), done AS (SELECT * FROM {steps} JOIN changed USING (account_id)
-)"""  # noqa: S608 - constants
-
-
 _MEMO = """CASE WHEN budgets = '{}' THEN memo
     ELSE (memo::jsonb || jsonb_build_object('budgets', budgets))::json END"""
 """The memo of a step that is done, with the budgets that count it."""
 
 
-def _taking(fields: str, amount: str, *, into: str, hold: str, posting: str, has_budgets: bool, more: str = "") -> str:
-    """Return the statement that takes an amount: the further fields of a step, and what its hold and posting have."""
+def _hold(*, has_budgets: bool) -> str:
+    """Return the statement that takes the amounts of all steps from accounts that have enough; these steps are `done`.
+
+    Without budgets, accounts with shared ones are left out. With budgets, the steps that one of theirs does not cover.
+    """
+    steps, condition, counters, counted = "asked", "AND NOT a.has_budgets", "", ""
+    locked = _LOCKED.format("asked", "")
+    if has_budgets:
+        steps, condition = "covered", ""
+        counters, counted = _COUNTERS.format(amount="nanos"), _COUNTED.format(amount="nanos")
+        locked = f"""{_LOCKED.format("asked", _COUNTERS_FIRST)}, covered AS (
+  SELECT * FROM asked WHERE budgets <@ ARRAY(SELECT id FROM counters WHERE {_COVERS})
+)"""  # noqa: S608 - constants
     return f"""
 WITH asked AS MATERIALIZED (
   SELECT t.*{_BUDGETS_OF_CALL if has_budgets else ""} FROM {_STEPS}
-    AS t(id uuid, account_id uuid, api_key_id uuid, memo json, {fields})
+    AS t(id uuid, account_id uuid, api_key_id uuid, memo json, nanos bigint, lease_until timestamptz)
   WHERE {_KEY_IS_VALID}
-), {_taken(amount, into=into, has_budgets=has_budgets)}, placed AS (
+), {counters}{locked}, wanted AS (
+  SELECT account_id, sum(nanos)::bigint AS nanos FROM {steps} GROUP BY 1
+), changed AS (
+  UPDATE credit_accounts a SET available_nanos = a.available_nanos - w.nanos, held_nanos = a.held_nanos + w.nanos
+  FROM locked l JOIN wanted w ON w.account_id = l.id
+  WHERE a.id = l.id AND a.available_nanos > 0 AND a.available_nanos >= w.nanos {condition} RETURNING {_CREDITS}
+), done AS (SELECT * FROM {steps} JOIN changed USING (account_id)
+){counted}, placed AS (
   INSERT INTO credit_holds (id, account_id, amount_nanos, unpaid_nanos, memo, created_at, state, settled_nanos,
     lease_until)
-  SELECT id, account_id, {amount}, 0, {_MEMO if has_budgets else "memo"}, $2, {hold} FROM done
+  SELECT id, account_id, nanos, 0, {_MEMO if has_budgets else "memo"}, $2, 'held', 0, lease_until FROM done
 ), posted AS (
   INSERT INTO credit_postings (account_id, amount_nanos, created_at, reference, kind, debit, credit)
-  SELECT account_id, {amount}, $2, {posting} FROM done WHERE {amount} > 0
-){more}
+  SELECT account_id, nanos, $2, 'hold:' || id, 'hold', 'available', 'held' FROM done WHERE nanos > 0
+)
 {_RESULTS_WITH_LEFT if has_budgets else _RESULTS}
 """  # noqa: S608 - constants
 
 
-_METERED = """cost bigint, tokens_in bigint, tokens_out bigint, cached_tokens bigint, reasoning_tokens bigint,
-      price_version text"""
 # The array of ids in the memo. Read without a lock: they never change. ONLY is for `lock_order`, as above.
 _BUDGETS_OF_HOLD = """, (
     SELECT translate(memo->>'budgets', '[]" ', '{}')::uuid[] FROM ONLY credit_holds h WHERE h.id = t.id
@@ -136,7 +128,8 @@ def _settlement(*, has_budgets: bool) -> str:
     return f"""
 WITH asked AS MATERIALIZED (
   SELECT DISTINCT ON (t.id) t.*{_BUDGETS_OF_HOLD if has_budgets else ""} FROM {_STEPS}
-    AS t(id uuid, account_id uuid, {_METERED})
+    AS t(id uuid, account_id uuid, cost bigint, tokens_in bigint, tokens_out bigint, cached_tokens bigint,
+      reasoning_tokens bigint, price_version text)
   ORDER BY t.id
 ), {_COUNTERS.format(amount="cost") if has_budgets else ""}found AS MATERIALIZED (
   SELECT h.*, t.cost, t.tokens_in, t.tokens_out, t.cached_tokens, t.reasoning_tokens, t.price_version{budgets}
@@ -166,22 +159,13 @@ WITH asked AS MATERIALIZED (
 """  # noqa: S608 - constants
 
 
-_hold = partial(
-    _taking, "nanos bigint, lease_until timestamptz", "nanos", into="held_nanos", hold="'held', 0, lease_until",
-    posting="'hold:' || id, 'hold', 'available', 'held'",
-)  # fmt: skip
-_charge = partial(
-    _taking, _METERED, "cost", into="spent_nanos", hold="'settled', cost, $2",
-    posting="'charge:' || id, 'settle', 'available', 'revenue'", more=f", {_LOG_AND_SUMS}",
-)  # fmt: skip
 HOLD = _hold(has_budgets=False), _hold(has_budgets=True)
-CHARGE = _charge(has_budgets=False), _charge(has_budgets=True)
 SETTLEMENT = _settlement(has_budgets=False), _settlement(has_budgets=True)
 
 
 # For SQLite: the parameters have their names, and the rows of a call are made from that of its hold.
-_TAKE = """UPDATE credit_accounts SET available_nanos = available_nanos - {amount}, {into} = {into} + {amount}
-  WHERE id = :account_id AND available_nanos > 0 AND available_nanos >= {amount} AND NOT has_budgets AND EXISTS (
+_TAKE = """UPDATE credit_accounts SET available_nanos = available_nanos - :nanos, held_nanos = held_nanos + :nanos
+  WHERE id = :account_id AND available_nanos > 0 AND available_nanos >= :nanos AND NOT has_budgets AND EXISTS (
     SELECT 1 FROM api_keys WHERE id = :api_key_id AND account_id = :account_id AND revoked_at IS NULL
       AND (expires_at IS NULL OR expires_at > :now)
   ) RETURNING available_nanos + held_nanos"""
@@ -191,10 +175,10 @@ _SPEND = """UPDATE credit_accounts SET available_nanos = available_nanos + h.amo
     AND json_extract(memo, '$.budgets') IS NULL) h
   WHERE id = h.account_id RETURNING available_nanos + held_nanos"""
 _PLACE = """INSERT INTO credit_holds (id, account_id, amount_nanos, state, settled_nanos, unpaid_nanos, memo,
-  lease_until, created_at) VALUES (:id, :account_id, {}, 0, :memo, {}, :now)"""
+  lease_until, created_at) VALUES (:id, :account_id, :nanos, 'held', 0, 0, :memo, :lease_until, :now)"""
 _CLOSE = "UPDATE credit_holds SET state = 'settled', settled_nanos = :cost WHERE id = :id"
 _POST = """INSERT INTO credit_postings (reference, kind, account_id, debit, credit, amount_nanos, created_at)
-  SELECT '{}:' || :reference, '{}', account_id, '{}', '{}', {amount}, :now FROM credit_holds
+  SELECT '{0}:' || :reference, '{0}', account_id, '{1}', '{2}', {amount}, :now FROM credit_holds
   WHERE id = :id AND {amount} > 0"""
 _LOG = """INSERT INTO usage_logs (id, account_id, api_key_id, provider, model, tokens_in, tokens_out, cached_tokens,
   reasoning_tokens, cost_nanos, price_version, created_at)
@@ -207,23 +191,12 @@ _SUM = """INSERT INTO usage_by_provider (account_id, provider, calls, cost_nanos
   ON CONFLICT (account_id, provider) DO UPDATE SET calls = calls + 1, cost_nanos = cost_nanos + excluded.cost_nanos,
     tokens_in = tokens_in + excluded.tokens_in, tokens_out = tokens_out + excluded.tokens_out"""
 _IDS = frozenset({"id", "account_id", "api_key_id"})
-SQLITE_HOLD = (
-    _TAKE.format(amount=":nanos", into="held_nanos"),
-    _PLACE.format(":nanos, 'held', 0", ":lease_until"),
-    _POST.format("hold", "hold", "available", "held", amount="amount_nanos"),
-)
-SQLITE_CHARGE = (
-    _TAKE.format(amount=":cost", into="spent_nanos"),
-    _PLACE.format(":cost, 'settled', :cost", ":now"),
-    _POST.format("charge", "settle", "available", "revenue", amount="settled_nanos"),
-    _LOG,
-    _SUM,
-)
+SQLITE_HOLD = (_TAKE, _PLACE, _POST.format("hold", "available", "held", amount="amount_nanos"))
 SQLITE_SETTLEMENT = (
     _SPEND,
     _CLOSE,
-    _POST.format("release", "release", "held", "available", amount="amount_nanos - settled_nanos"),
-    _POST.format("settle", "settle", "held", "revenue", amount="settled_nanos"),
+    _POST.format("release", "held", "available", amount="amount_nanos - settled_nanos"),
+    _POST.format("settle", "held", "revenue", amount="settled_nanos"),
     _LOG,
     _SUM,
 )

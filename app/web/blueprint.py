@@ -58,8 +58,9 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc, unused-ignore]
 
     ARGUMENTS_PARSER = StrictParser()
 
-    def __init__(self, name: str, *, guard: Guard, url_prefix: str, description: str, cacheable: bool = False) -> None:
-        super().__init__(name, __name__, url_prefix=url_prefix, description=description)
+    def __init__(self, name: str, *, guard: Guard, url_prefix: str, cacheable: bool = False) -> None:
+        """Make a group; its description is in `descriptions.toml`, by its name."""
+        super().__init__(name, __name__, url_prefix=url_prefix)
         self.guard = guard
         self.before_request(self._check)
         if not cacheable:
@@ -159,8 +160,7 @@ def document_errors(view: Callable[..., Any], errors: list[type[ServiceError]]) 
     responses = manual.setdefault("responses", {})
     by_status: dict[str, list[str]] = defaultdict(list)
     for error in errors:
-        reason = (error.__doc__ or "").split("\n", maxsplit=1)[0]
-        by_status[str(error("").status)].append(f"`{error.code}`: {reason}")
+        by_status[str(error("").status)].append(f"`{error.code}`: {error.meaning()}")
     for status, lines in by_status.items():
         present = responses.get(status, {}).get("description", "")
         new = [line for line in lines if line not in present]

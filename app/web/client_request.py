@@ -24,7 +24,6 @@ from werkzeug.datastructures import EnvironHeaders
 from werkzeug.wrappers import Response
 
 from app import signing
-from app.config import Settings
 from app.core.identifiers import new_id
 from app.core.ip_ranges import is_loopback
 from app.core.redaction import redact_keys
@@ -32,6 +31,7 @@ from app.errors import PROVABLE, InvalidInput, Maintenance, RouteNotAllowed
 from app.observability import counters, telemetry
 from app.observability.telemetry import Span
 from app.signing import Statement
+from app.state import app_state
 from server.client_socket import ClientSocket, client_socket_of
 
 SIGNATURE_HEADER = "X-Gateway-Signature"
@@ -136,43 +136,32 @@ def wait_seconds() -> Decimal | None:
     return None
 
 
-def host_check(settings: Settings) -> Callable[[ClientRequest], None]:
-    """Return the check that refuses requests for other hosts in the sandbox; outside it, it does nothing.
+def check(request: ClientRequest) -> None:
+    """Refuse another host in the sandbox, and a loop; see `check_maintenance`. Raises: RouteNotAllowed, InvalidInput.
 
     A web page can make its own host name resolve to 127.0.0.1 (DNS rebinding). Browsers then treat the sandbox as the
     same origin and let the page read every response; only the Host header distinguishes such a request.
     """
-    is_sandbox, own_host = settings.is_sandbox, urlsplit(settings.public_url).hostname
-
-    def check(request: ClientRequest) -> None:
-        sent = request.environ.get("HTTP_HOST", "")
-        # Browsers always send it; HTTP/1.0 clients need not.
-        if is_sandbox and sent and not is_allowed_host(sent, own_host):
-            raise RouteNotAllowed(
-                "This sandbox accepts only requests with the Host 127.0.0.1, localhost or the host of BASE_URL."
-                " Use one of them, or set BASE_URL to this address (and SANDBOX_PUBLIC=1)."
-            )
-
-    return check
-
-
-def maintenance_check(settings: Settings) -> Callable[[ClientRequest], None]:
-    """Return the check that refuses, with MAINTENANCE, what changes something or costs credits; operators go on."""
-
-    def check(request: ClientRequest) -> None:
-        is_read = request.method in _SAFE_METHODS and not request.path.startswith(_PAID)
-        if settings.maintenance and not is_read and not request.path.startswith(_GOES_ON):
-            raise Maintenance(retry_after_seconds=_MAINTENANCE_RETRY_SECONDS)
-
-    return check
-
-
-def reject_loops(request: ClientRequest) -> None:
-    """Refuse a request that the proxy itself has sent, to a service that points to this one. Raises: InvalidInput."""
+    settings, sent = app_state().settings, request.environ.get("HTTP_HOST", "")
+    # Browsers always send it; HTTP/1.0 clients need not.
+    if settings.is_sandbox and sent and not is_allowed_host(sent, urlsplit(settings.public_url).hostname):
+        raise RouteNotAllowed(
+            "This sandbox accepts only requests with the Host 127.0.0.1, localhost or the host of BASE_URL."
+            " Use one of them, or set BASE_URL to this address (and SANDBOX_PUBLIC=1)."
+        )
+    check_maintenance(request)
     if SIGNATURE_HEADER in request.headers:
+        # It was sent to a service that points to this one.
         raise InvalidInput(
             f"This request was sent by the proxy itself ({SIGNATURE_HEADER} is set): it must not call itself."
         )
+
+
+def check_maintenance(request: ClientRequest) -> None:
+    """Refuse, with MAINTENANCE, what changes something or costs credits; operators go on. Raises: Maintenance."""
+    is_read = request.method in _SAFE_METHODS and not request.path.startswith(_PAID)
+    if app_state().settings.maintenance and not is_read and not request.path.startswith(_GOES_ON):
+        raise Maintenance(retry_after_seconds=_MAINTENANCE_RETRY_SECONDS)
 
 
 def is_allowed_host(host_header: str, own_host: str | None) -> bool:
@@ -196,7 +185,7 @@ def begin(request: ClientRequest) -> None:
         structlog.contextvars.bind_contextvars(trace_id=trace_id)
 
 
-def end(request: ClientRequest, response: Response, route: str | None, *, trusts_proxies: bool) -> None:
+def end(request: ClientRequest, response: Response, route: str | None) -> None:
     """Add the headers of every response, log the request and count it.
 
     `route` is the pattern, not the path: queries and path segments may hold codes and keys. The log line has the length
@@ -231,7 +220,7 @@ def end(request: ClientRequest, response: Response, route: str | None, *, trusts
     status = str(response.status_code) if response.status_code in _STATUSES else f"{response.status_code // 100}xx"
     counters.REQUESTS.labels(*labels, status, code).inc()
     counters.REQUEST_SECONDS.labels(*labels).observe(microseconds / 1e6)
-    if not trusts_proxies and "X-Forwarded-For" in request.headers:
+    if not app_state().settings.trusted_proxy_hops and "X-Forwarded-For" in request.headers:
         counters.UNTRUSTED_FORWARDED_HEADERS.inc()
 
 
@@ -268,8 +257,8 @@ _ALLOWED_HEADERS = "*, Authorization, MCP-Protocol-Version, Mcp-Method, Mcp-Name
 _MAX_AGE_SECONDS = "7200"
 
 
-def install_cors(app: Flask, origins: tuple[str, ...]) -> None:
-    """Answer OPTIONS on API routes, and allow these origins to read API responses.
+def install_cors(app: Flask) -> None:
+    """Answer OPTIONS on API routes, and allow CORS_ALLOWED_ORIGINS to read API responses.
 
     Forwarded routes forward it, except a preflight.
     """
@@ -293,7 +282,7 @@ def install_cors(app: Flask, origins: tuple[str, ...]) -> None:
 
     def allow_origin(response: FlaskResponse) -> FlaskResponse:
         if request.path.startswith(_PREFIXES):
-            add_cors_headers(response, request.headers.get("Origin", ""), origins)
+            add_cors_headers(response, request)
             if request.method == "OPTIONS" and response.allow and "Access-Control-Allow-Origin" in response.headers:
                 headers = response.headers
                 headers["Access-Control-Allow-Methods"] = response.allow.to_header()
@@ -310,8 +299,9 @@ def is_preflight(environ: Mapping[str, Any]) -> bool:
     return environ["REQUEST_METHOD"] == "OPTIONS" and "HTTP_ACCESS_CONTROL_REQUEST_METHOD" in environ
 
 
-def add_cors_headers(response: Response, origin: str, origins: tuple[str, ...]) -> None:
-    """Allow the origin of a request to read the response, if it is one of `origins`."""
+def add_cors_headers(response: Response, request: flask.Request) -> None:
+    """Allow the origin of a request to read the response, if it is one of CORS_ALLOWED_ORIGINS."""
+    origins, origin = app_state().settings.cors_allowed_origins, request.headers.get("Origin", "")
     if origins and _ANY not in origins:
         response.vary.add("Origin")
     if _ANY in origins or origin in origins:

@@ -14,7 +14,7 @@ from werkzeug.exceptions import MethodNotAllowed as WerkzeugMethodNotAllowed
 
 from app import errors
 from app.db.unit_of_work import CommitUnknownError, is_unavailable
-from app.errors import HeadTooLarge, InternalError, InvalidInput, Overloaded, RequestTimeout, ServiceError
+from app.errors import InvalidInput, Overloaded, RequestTimeout, ServiceError
 from app.observability import counters, telemetry
 from app.state import app_state
 from app.version import VERSION
@@ -23,7 +23,8 @@ from server.hooks import Hooks, ShedReason
 
 _log = structlog.get_logger(__name__)
 _BY_STATUS: dict[int, type[errors.ServiceError]] = {
-    404: errors.NotFound, 405: errors.MethodNotAllowed, 413: errors.PayloadTooLarge, 429: errors.RateLimited,
+    400: errors.InvalidInput, 404: errors.NotFound, 405: errors.MethodNotAllowed, 408: errors.RequestTimeout,
+    413: errors.PayloadTooLarge, 429: errors.RateLimited, 431: errors.HeadTooLarge, 500: errors.InternalError,
     503: errors.Overloaded,
 }  # fmt: skip
 _OTHER = ("This request could not be understood", "Go back, reload the page and try again.")
@@ -121,11 +122,9 @@ def _http_exception(error: HTTPException) -> Response:
     status = error.code or 500
     if status < HTTPStatus.BAD_REQUEST and error.response is not None:
         return error.get_response()  # type: ignore[return-value]
-    if (failure := client_error_of(error)) is None and status in _BY_STATUS:
-        failure = _BY_STATUS[status]()
-    elif failure is None and status < HTTPStatus.INTERNAL_SERVER_ERROR:
-        failure = errors.InvalidInput("The request could not be understood.")
-    response = error_response(failure or errors.InternalError())
+    kind = _BY_STATUS.get(status, InvalidInput if status < HTTPStatus.INTERNAL_SERVER_ERROR else errors.InternalError)
+    message = "The request could not be understood." if kind is InvalidInput else None
+    response = error_response(client_error_of(error) or kind(message))
     if isinstance(error, WerkzeugMethodNotAllowed) and error.valid_methods:
         response.headers["Allow"] = ", ".join(error.valid_methods)
     for name, value in error.get_headers():
@@ -135,7 +134,6 @@ def _http_exception(error: HTTPException) -> Response:
 
 
 _RETRY_SECONDS = 2
-_ERRORS = {400: InvalidInput, 408: RequestTimeout, 431: HeadTooLarge, 500: InternalError}
 
 
 class ServerHooks(Hooks):
@@ -143,7 +141,7 @@ class ServerHooks(Hooks):
 
     def error_body(self, status: HTTPStatus, message: str | None, request_id: str) -> bytes:
         """Return the body of an error of the API; count the request."""
-        error = _ERRORS[status](message)
+        error = _BY_STATUS[status](message)
         counters.REQUESTS.labels("", "", str(error.status), error.code).inc()
         members = {"error": error.message, "code": error.code, "request_id": request_id}
         return json.dumps(members).encode()

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from flask.json.provider import DefaultJSONProvider
-from marshmallow import ValidationError, fields, validate
+from marshmallow import ValidationError, fields, missing, validate
 
 from app.core import clock, money
 from app.core.chains import AddressError, parse_any_address
@@ -176,10 +176,10 @@ class UsdOrNone(Usd):
 
 
 class UsdText(fields.Field[int]):
-    """US dollars as a plain decimal string, where the contract has a string."""
+    """US dollars as a plain decimal string, where the contract has a string; left out if there are none."""
 
-    def _serialize(self, value: int | None, attr: str | None, obj: Any, **_kwargs: Any) -> str | None:
-        return None if value is None else money.usd_string(value)
+    def _serialize(self, value: int | None, attr: str | None, obj: Any, **_kwargs: Any) -> Any:
+        return missing if value is None else money.usd_string(value)
 
 
 class Instant(fields.Field[datetime]):

@@ -1,7 +1,6 @@
 """The OpenAPI 3.1 document, generated from the blueprints, the schemas and the error classes."""
 
 import inspect
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ from flask import Flask
 from flask_smorest import Api
 from marshmallow import Schema
 
+from app.config import Settings
 from app.errors import Overloaded, PayloadTooLarge, RequestTimeout, ServiceError
 from app.web import fields
 from app.web.blueprint import error_document
@@ -25,8 +25,6 @@ _WIRE_TYPES: tuple[tuple[type[Any], str, str | None], ...] = (
     (fields.DomainField, "string", "hostname"),
 )  # fmt: skip
 
-# Docstrings of error classes may end with when not to raise them, which is no information for clients.
-_INTERNAL_NOTES = re.compile(r" Not for [^\n]*")
 _RETRYABLE_STATUSES = ("409", "429", "503")
 _ANY_OBJECT = {"schema": {"type": "object", "additionalProperties": True}}
 JSON_BODY: Mapping[str, Any] = {"application/json": {"schema": {"description": "Any JSON value."}}}
@@ -43,15 +41,15 @@ FREE_QUERY = {
 """The parameters of a query by their names; the name of this one is not sent."""
 
 
-def spec_options(public_url: str, *, terms_url: str, support_url: str) -> dict[str, Any]:
+def spec_options(settings: Settings) -> dict[str, Any]:
     return {
         "info": {
             "description": texts()["info"]["description"],
             "license": {"name": "MIT", "identifier": "MIT"},
-            "contact": {"name": "The operator of this service", "url": support_url or public_url},
-            **({"termsOfService": terms_url} if terms_url else {}),
+            "contact": {"name": "The operator of this service", "url": settings.support_url or settings.public_url},
+            **({"termsOfService": settings.terms_url} if settings.terms_url else {}),
         },
-        "servers": [{"url": public_url, "description": "This service."}],
+        "servers": [{"url": settings.public_url, "description": "This service."}],
         "components": {"securitySchemes": texts()["security_schemes"]},
     }
 
@@ -97,7 +95,6 @@ class _SharedConventions(BasePlugin):  # type: ignore[misc, unused-ignore]
             repeatable = any(parameter["name"] == "Idempotency-Key" for parameter in parameters)
             for status, response in operation["responses"].items():
                 if not isinstance(response, str):  # a reference
-                    response["description"] = _INTERNAL_NOTES.sub("", response.get("description", ""))
                     standard = _standard_headers(str(status), is_idempotent=repeatable)
                     response["headers"] = {**standard, **response.get("headers", {})}
 
@@ -114,7 +111,7 @@ def _drop_null(parameter: dict[str, Any]) -> None:
 
 
 def _body_error_response(failure: type[ServiceError]) -> dict[str, Any]:
-    return dict(error_document(f"`{failure.code}`: {inspect.getdoc(failure)}"))
+    return dict(error_document(f"`{failure.code}`: {failure.meaning()}"))
 
 
 def response_headers(*names: str) -> dict[str, Any]:

@@ -84,6 +84,8 @@ def publish(generated: Mapping[str, Any], additions: Iterable[Callable[[dict[str
     for add in additions:
         add(document)
     _share_values(document)
+    for tag in document["tags"]:
+        _describe(tag, "tags", tag["name"])
     for name, schema in document["components"]["schemas"].items():
         members = schema.get("properties", {})
         for member, definition in members.items():
@@ -105,7 +107,7 @@ def publish(generated: Mapping[str, Any], additions: Iterable[Callable[[dict[str
                 content["examples"] = {code: {"$ref": f"#/components/examples/{code}"} for code in codes}
                 used.update(codes)
     document["components"]["examples"] = {
-        code: {"value": {"error": _message(errors()[code]), "code": code, "request_id": _REQUEST_ID}}
+        code: {"value": {"error": errors()[code]().message, "code": code, "request_id": _REQUEST_ID}}
         for code in sorted(used)
     }
     return document
@@ -167,15 +169,6 @@ def _show_request(operation: dict[str, Any], name: str) -> None:
 def errors() -> dict[str, type[ServiceError]]:
     # A subclass without a code of its own comes after the class that has it.
     return {each.code: each for each in reversed(list(_error_classes(ServiceError)))}
-
-
-def meaning_of(error: type[ServiceError]) -> str:
-    return (error.__doc__ or "").partition("\n")[0].partition(" Not for ")[0]
-
-
-def _message(error: type[ServiceError]) -> str:
-    has_none = error.default_message == ServiceError.default_message and error.code != ServiceError.code
-    return meaning_of(error) if has_none else error.default_message
 
 
 def _error_classes(base: type[ServiceError]) -> Iterator[type[ServiceError]]:

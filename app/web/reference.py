@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 from werkzeug.utils import cached_property
 
 from app.errors import STATUS
-from app.web.openapi_document import CODES, OpenApiDocument, errors, meaning_of, reference_texts
+from app.web.openapi_document import CODES, OpenApiDocument, errors, reference_texts
 
 Node = Mapping[str, Any]
 _MAX_WORDS = 8
@@ -93,7 +93,7 @@ class Reference:
     def errors(self) -> list[tuple[HTTPStatus, str, str, str]]:
         """The status, code, meaning and advice of every error, in the order of the statuses."""
         found, advice = errors().items(), reference_texts()["advice"]
-        return sorted((HTTPStatus(STATUS[code]), code, meaning_of(each), advice[code]) for code, each in found)
+        return sorted((HTTPStatus(STATUS[code]), code, each.meaning(), advice[code]) for code, each in found)
 
     @cached_property
     def schemes(self) -> dict[str, tuple[str, str]]:

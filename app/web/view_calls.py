@@ -11,7 +11,6 @@ from werkzeug.routing import BuildError
 
 from app.core.strict_json import JsonNumber
 from app.errors import InvalidInput, NotFound
-from app.state import app_state
 from app.web import client_request, error_responses
 from app.web.client_request import ClientRequest, current_request
 from app.web.request_bodies import parsed_body_environ
@@ -57,7 +56,7 @@ def respond(
         inner.is_counted, inner.master_caller = True, request.master_caller
         inner.max_content_length = request.max_content_length
         try:
-            client_request.maintenance_check(app_state().settings)(inner)
+            client_request.check_maintenance(inner)
             response = serve(inner)
         except Exception as error:
             response = error_responses.response_of(error, route=route)

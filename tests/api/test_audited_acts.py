@@ -158,7 +158,7 @@ def test_a_replaced_owner_key_ends_webhooks_and_browsers_but_not_confirmed_mail(
     own = add_webhook(agent, URL)
     keys.replace_owner_key(actors.shell_actor(), agent.id)
     assert targets.get(subscriber, hook.id).status == "disabled"
-    assert targets.get(subscriber, mail.id, kind=None).status == "enabled"
+    assert targets.get(subscriber, mail.id).status == "enabled"
     assert agent.get(f"/v1/webhooks/{own['id']}").get_json()["status"] == "enabled"
     assert entries()[-1].after["disabled_targets"] == [hook.id]
     assert owner.get(f"/owner/agents/{agent.id}").status_code != 200

@@ -153,15 +153,15 @@ def test_a_nonce_used_by_an_arrival_of_the_portal_is_known_and_another_is_not(
     body = bridge(agent, "ethereum", "base", "0.25", "ETH").get_json()
     Derivation(ethereum_node, base_node).derive()
     base = all_chains[ChainName.BASE]
-    (gap,) = restore_reconciliation.recent_nonce_gaps(base)
+    (gap,) = restore_reconciliation.nonce_gaps(base, only_recent=True)
     assert (gap.address, len(gap.missing_nonces)) == (agent.address, 1)
     workers.finish(body["transaction_id"])
-    assert restore_reconciliation.recent_nonce_gaps(base) == []
+    assert not list(restore_reconciliation.nonce_gaps(base, only_recent=True))
     base_node.rpc("anvil_impersonateAccount", agent.address)
     stolen = {"from": agent.address, "to": agent.address, "value": "0x1"}
     tx_hash = base_node.rpc("eth_sendTransaction", stolen)
     await_mined(base_node, tx_hash)
-    (gap,) = restore_reconciliation.recent_nonce_gaps(base)
+    (gap,) = restore_reconciliation.nonce_gaps(base, only_recent=True)
     assert gap.address == agent.address
 
 

@@ -52,8 +52,8 @@ def test_a_command_runs_in_the_application_with_what_its_group_adds(
     def show() -> None:
         click.echo(current_app._get_current_object() is app)  # type: ignore[attr-defined]
 
-    monkeypatch.setitem(app.cli.commands, "bootstrap", click.Command("bootstrap", callback=show))
-    assert _invoke(commands.listing(load), "bootstrap").output == "True\n"
+    monkeypatch.setitem(app.cli.commands, "restored", click.Command("restored", callback=show))
+    assert _invoke(commands.listing(load), "restored").output == "True\n"
     # The group shows a refusal as a message.
     for arguments in (["owner-keys", "replace", "nobody"], ["keys", "rotate", "--batch", "x"], ["doctor", "--help"]):
         shown, real = _invoke(commands.listing(load), *arguments), _invoke(app, *arguments)
@@ -78,7 +78,7 @@ def test_the_list_needs_no_settings_and_a_command_says_which_are_missing() -> No
     listed = _run("wsgi", "--help", settings={})
     assert "documents  " in listed.stdout
     assert (listed.returncode, listed.stderr) == (0, "")
-    refused = _run("wsgi", "bootstrap", settings={})
+    refused = _run("wsgi", "doctor", settings={})
     assert refused.returncode == 1
     assert refused.stderr.startswith(_REFUSED)
 

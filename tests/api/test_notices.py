@@ -145,7 +145,7 @@ def test_a_subscription_that_ended_is_disabled(agent: Agent) -> None:
         made = targets.add_browser(owner_of(agent), **Browser().subscription(push_service.url), types=["wallet.*"])
         record(agent)
         deliver()
-    assert targets.get(owner_of(agent), made.id, kind=TargetKind.WEB_PUSH).status == "disabled"
+    assert targets.get(owner_of(agent), made.id).status == "disabled"
     [notice] = agent.get("/v1/events", types="webhook.disabled").get_json()["events"]
     assert notice["data"]["url"] is None
     assert push_service.url not in str(agent.get("/v1/events").get_json())

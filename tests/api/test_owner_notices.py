@@ -69,7 +69,7 @@ class Home:
         return self.owner.send(self.owner.get(path), path).status_code
 
     def listed(self) -> list[str]:
-        found = targets.list_of(Subscriber(Audience.OWNER, self.agent.id), PageRequest(10, 0), kind=None)
+        found = targets.list_of(Subscriber(Audience.OWNER, self.agent.id), PageRequest(10, 0))
         return [each.url for each in found.items]
 
 

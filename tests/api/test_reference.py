@@ -115,6 +115,7 @@ def test_every_operation_is_in_one_group_and_one_tag(app: Flask) -> None:
     reference = app.state.part(Reference)
     shown = [each.id for tags in reference.groups.values() for tag in tags for each in tag.operations]
     assert sorted(shown) == sorted(reference.operations)
+    assert [name for name, tag in reference.tags.items() if not tag.text] == []
     providers = {tag.name for tag in reference.groups["Providers"]}
     assert providers == {row.slug for row in app.state.part(ProviderTable).rows}
 

@@ -17,7 +17,7 @@ from app.db.unit_of_work import unit_of_work
 from app.identity.models import ApiKey
 from app.identity.service import find_principal
 from app.ports.shopper import FailureCode
-from app.shopping.page_choices import MAX_QUESTIONS, Advice, ModelAdviser
+from app.shopping.page_choices import MAX_QUESTIONS, ModelAdviser
 from tests.support.agents import Agent, register
 from tests.support.fake_shopper import QUESTION, FakeShopper, purchase_failure
 from tests.support.gateway import Stage, provider_settings
@@ -147,8 +147,8 @@ def test_a_slow_model_is_not_waited_for(stage: Stage) -> None:
         ended.append(exchange)
 
     stage.behave(answer_late)
-    adviser = ModelAdviser("purchase", payer, "openai/gpt-5-mini", max_nanos=10**9, timeout_seconds=1)
-    assert adviser.choose(QUESTION) == Advice(None, 0)
+    adviser = ModelAdviser("purchase", payer, "openai/gpt-5-mini", left_nanos=10**9, timeout_seconds=1)
+    assert adviser.choose(QUESTION) == (None, 0)
     assert (len(stage.upstream.asked), ended) == (1, [])
     stage.assert_nothing_held()
 

@@ -93,7 +93,7 @@ def test_a_browser_subscribes_and_shows_what_is_pushed(site: Site, open_page: Ca
         page.get_by_role("button", name="Notify this browser").click()
     expect(page.get_by_role("status").first).to_contain_text("You are notified there")
     assert problems == []
-    [target] = targets.list_of(Subscriber(Audience.OWNER, site.agent.id), PageRequest(10, 0), kind=None).items
+    [target] = targets.list_of(Subscriber(Audience.OWNER, site.agent.id), PageRequest(10, 0)).items
     assert (target.url, target.description) == (made["endpoint"], "Phone")
     event: dict[str, Any] = {
         "id": "e1", "type": "approval.requested",

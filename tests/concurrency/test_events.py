@@ -53,7 +53,7 @@ def _record(session: object, agent: Agent, number: int, object_id: str | None = 
 
 def read(agent: Agent, after: int) -> tuple[list[int], int]:
     page = feed.read(Subscriber(Audience.AGENT, agent.id), after=after, types=(), limit=100)
-    return [event.data["number"] for event in page.events], page.next_after
+    return [event.data["number"] for event in page["events"]], page["next_after"]
 
 
 def test_an_event_that_commits_after_a_later_one_is_not_skipped(app: Flask, agent: Agent) -> None:

@@ -210,7 +210,7 @@ def test_concurrent_calls_share_the_last_credits_to_the_nano(app: Flask) -> None
     owner = _account(100)
 
     def call() -> int:
-        return unit(credit_holds.hold, owner, 30, hold_id=new_id(), lease=LEASE, minimum_nanos=1).amount_nanos
+        return unit(credit_holds.hold, owner, 30, hold_id=new_id(), lease=LEASE, minimum_nanos=1)
 
     answers = race(app, [call] * CONCURRENT)
     assert sorted(answer for answer in answers if isinstance(answer, int)) == [10, 30, 30, 30]
@@ -237,7 +237,8 @@ def test_concurrent_repetitions_of_a_grant_and_a_charge_apply_once(app: Flask) -
     owner, charge_id = _account(100), new_id()
     granted = race(app, [lambda: unit(credit_accounts.grant, owner, 50, reference="topup")] * CONCURRENT)
     assert Counter(granted) == {True: 1, False: CONCURRENT - 1}
-    race(app, [lambda: unit(credit_holds.charge, owner, 40, charge_id=charge_id)] * CONCURRENT)
+    call, price = UsageCall(new_id(), "brave", "m"), MeteredUsage(40)
+    race(app, [lambda: unit(usage.charge, owner, call, charge_id=charge_id, metered=price)] * CONCURRENT)
     race(app, [lambda: unit(credit_holds.hold, owner, 60, hold_id=owner, lease=LEASE)] * CONCURRENT)
     balance = read(credit_accounts.balance, owner)
     assert (balance.granted_nanos, balance.spent_nanos, balance.held_nanos) == (150, 40, 60)

@@ -41,7 +41,7 @@ from app.ports.upstream import RelayOutcome, UpstreamRequest
 from app.state import Application, app_state
 from app.usage import grouped
 from app.usage.budget_counts import UsageCall
-from app.usage.grouped import Charge, Hold, Settlement, Step, StepGroups
+from app.usage.grouped import Hold, Settlement, Step, StepGroups
 from app.usage.models import UsageByProvider, UsageLog
 from app.usage.service import MeteredUsage
 from tests.support.servers import Postgres
@@ -177,7 +177,7 @@ _calls = st.builds(
 )
 _batches = st.lists(
     st.tuples(
-        st.sampled_from([Hold, Charge, Settlement]),
+        st.sampled_from([Hold, Settlement]),
         st.lists(st.tuples(st.integers(0, 1), _calls, _metered, st.integers(0, 9)), min_size=1, max_size=4),
         st.booleans(),
     ),
@@ -262,8 +262,6 @@ def _steps(
         call = made._replace(api_key_id=key_id(ids[account], name), has_budgets=knows)
         if kind is Hold:
             steps.append(Hold(new_id(), ids[account], call, metered.cost_nanos, metered, _LEASE))
-        elif kind is Charge:
-            steps.append(Charge(new_id(), ids[account], call, metered))
         elif held:
             hold = held.pop(place % len(held))
             steps.append(Settlement(hold.id, hold.account_id, hold.call, metered))
@@ -279,7 +277,7 @@ def _summaries(results: list[Any]) -> list[Any]:
 
 
 def test_a_failing_batch_leaves_each_step_to_run_alone(app: Application) -> None:
-    step = Charge(new_id(), new_id(), UsageCall(new_id(), "exa", "m"), MeteredUsage(1))
+    step = Hold(new_id(), new_id(), UsageCall(new_id(), "exa", "m"), 1, MeteredUsage(1), _LEASE)
     with app.app_context():
         # There is no such account.
         assert app_state().part(StepGroups).run(step) is None
@@ -359,16 +357,16 @@ def test_a_batch_leaves_the_steps_of_a_locked_account_to_wait_alone(
     ledger = Ledger(app, (new_id(), new_id()), is_grouped=True)
     ledger.open(100)
     calls = [(each, call_of(each)) for each in ledger.ids]
-    charges = [Charge(new_id(), each, call, MeteredUsage(1)) for each, call in calls]
     holds = [Hold(new_id(), each, call, 9, MeteredUsage(9), _LEASE) for each, call in calls]
     more_holds = [Hold(new_id(), each, call, 9, MeteredUsage(9), _LEASE) for each, call in calls]
     settlements = [Settlement(hold.id, hold.account_id, hold.call, MeteredUsage(5)) for hold in holds]
     ledger.run(holds)
-    alone = threading.Thread(target=replace(ledger, is_grouped=False).run, args=[[charges[0]]])
+    last_hold = Hold(new_id(), ledger.ids[0], call_of(ledger.ids[0]), 1, MeteredUsage(1), _LEASE)
+    alone = threading.Thread(target=replace(ledger, is_grouped=False).run, args=[[last_hold]])
     with locked_account(postgres_url, ledger.ids[0]), app.app_context():
         alone.start()
         wait_until(lambda: _waiting_backends(postgres_url, of="UPDATE credit_accounts"))
-        for steps in (charges, more_holds, settlements):
+        for steps in (more_holds, settlements):
             [locked, free] = grouped._run_statement(ledger.kept, steps)
             assert (locked, free is None) == (None, False)
         assert alone.is_alive()
@@ -380,15 +378,16 @@ def test_a_batch_leaves_the_steps_of_a_locked_account_to_wait_alone(
     ledger.run(settlements)
     ledger.run(more_holds[:1])
     with app.app_context(), read_only_unit() as session:
-        for account_id in ledger.ids:
-            assert accounts.balance(session, account_id) == Balance(85, 9, 100, 6)
+        expected = [Balance(85, 10, 100, 5), Balance(86, 9, 100, 5)]
+        assert [accounts.balance(session, account_id) for account_id in ledger.ids] == expected
 
 
 class _Call(PaidCall):
     """A call that costs 1."""
 
     def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
-        self._record_bill(self._run(Charge(self.id, self._account_id, self._call, MeteredUsage(1))))
+        self._run(Hold(self.id, self._account_id, self._call, 1, MeteredUsage(1), _LEASE))
+        self._settle(Settlement(self.id, self._account_id, self._call, MeteredUsage(1)))
         return outgoing
 
     def _on_no_response(self, *, is_upstream_failure: bool) -> None:
@@ -460,16 +459,16 @@ def test_carrying_forward_locks_accounts_in_the_order_of_batches(
 
 
 def test_a_step_inside_a_unit_is_refused(app: Application) -> None:
-    step = Charge(new_id(), new_id(), UsageCall(new_id(), "exa", "m"), MeteredUsage(1))
+    step = Hold(new_id(), new_id(), UsageCall(new_id(), "exa", "m"), 1, MeteredUsage(1), _LEASE)
     with app.app_context(), unit_of_work(), pytest.raises(UnitError):
         app_state().part(StepGroups).run(step)
 
 
 def test_a_step_runs_alone_if_the_batches_before_it_do_not_end(app: Application) -> None:
-    step = Charge(new_id(), new_id(), UsageCall(new_id(), "exa", "m"), MeteredUsage(1))
+    step = Hold(new_id(), new_id(), UsageCall(new_id(), "exa", "m"), 1, MeteredUsage(1), _LEASE)
     with app.app_context():
         groups = app_state().part(StepGroups)
-        group = groups._groups[Charge, False]
+        group = groups._groups[Hold, False]
         group._is_busy, group._max_wait = True, timedelta(milliseconds=10)
         assert groups.run(step) is None
         assert not group._waiting

@@ -180,7 +180,7 @@ def test_a_cost_that_exceeds_the_account_is_logged_as_far_as_it_was_paid(account
     assert violations() == []
 
 
-def test_a_fixed_price_is_charged_before_the_call_and_refunded_once(account: str) -> None:
+def test_a_price_that_is_known_is_charged_once_and_refunded_once(account: str) -> None:
     charge_id = new_id()
     for _ in range(2):
         unit(service.charge, account, CALL, charge_id=charge_id, metered=MeteredUsage(60))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
@@ -31,7 +31,7 @@ from app.spending import accounts, audit, controls, holds, policy
 from app.spending.controls import ControlsChange
 from app.spending.holds import SpendingHoldState
 from app.spending.models import SpendingAccount
-from app.spending.policy import Controls, SpendingRequest
+from app.spending.policy import DEFAULT, Controls, SpendingRequest
 from tests.support.ledger import clear, ledger_app, read, statements, unit
 
 APP = ledger_app("sqlite://")
@@ -45,7 +45,7 @@ _START = datetime(2028, 2, 25, 23, 59, tzinfo=UTC)
 def set_default(wallet_id: str, **limits_nanos: int) -> None:
     """Give a wallet that was opened without controls the default ones."""
     unit(accounts.advance_controls_version, [wallet_id])
-    unit(controls.set_default, wallet_id, **limits_nanos)
+    unit(controls.insert_new, wallet_id, replace(DEFAULT, **limits_nanos))
 
 
 @dataclass

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import time_machine
@@ -13,10 +15,12 @@ from app.core.identifiers import new_id
 from app.credits import accounts
 from app.credits.models import CreditHold
 from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.gateway.call_charges import FixedCharge
+from app.gateway.pricing.quotes import CallQuote
 from app.identity.models import ApiKey
 from app.identity.principal import KeyKind, Principal
 from app.payments.paid_call import PaidCall
-from app.ports.upstream import RelayOutcome, UpstreamRequest
+from app.ports.upstream import RelayOutcome, UpstreamRequest, UpstreamResponse
 from app.state import Application
 from app.usage import service
 from app.usage.grouped import Hold
@@ -55,14 +59,18 @@ def travel(app: Application) -> Iterator[time_machine.Traveller]:
         yield traveller
 
 
-def begun() -> StreamedCall:
+def begun_principal() -> Principal:
     account_id, key_id = new_id(), new_id()
     with unit_of_work() as session:
         accounts.open_account(session, account_id)
         accounts.grant(session, account_id, 12, reference=account_id)
         key = ApiKey(id=key_id, kind="gw", digest=key_id, sealed="", created_at=NOON, account_id=account_id)
         session.add(key)
-    call = StreamedCall(Principal(KeyKind.GATEWAY, key_id, account_id, None), "exa", "m")
+    return Principal(KeyKind.GATEWAY, key_id, account_id, None)
+
+
+def begun() -> StreamedCall:
+    call = StreamedCall(begun_principal(), "exa", "m")
     call.begin(REQUEST)
     return call
 
@@ -104,3 +112,35 @@ def test_the_headers_have_what_was_charged_and_what_is_left() -> None:
     # A cost of 13, of which the account can pay 12.
     call.end(RelayOutcome.COMPLETE)
     assert call.headers() == [("X-Cost-Usd", "0.000000012"), ("X-Credits-Remaining", "0")]
+
+
+@pytest.mark.parametrize("answers_late", [False, True])
+def test_a_fixed_price_is_charged_once_if_the_lease_of_its_hold_ends_first(
+    travel: time_machine.Traveller,
+    answers_late: bool,  # noqa: FBT001 - from pytest
+) -> None:
+    price = MeteredUsage(10, price_version="fixed")
+    principal = begun_principal()
+    call = FixedCharge(principal, "brave", CallQuote("web", price, price, 10), None)
+    call.begin(REQUEST)
+    travel.shift(timedelta(hours=1))
+    assert service.charge_lapsed() == 1
+    if answers_late:
+        call.on_response_head(cast("UpstreamResponse", SimpleNamespace(status=200)))
+        call.end(RelayOutcome.COMPLETE)
+    with read_only_unit() as session:
+        assert accounts.balance(session, principal.account_id) == accounts.Balance(2, 0, 12, 10)
+        assert service.by_provider(session, principal.account_id)["brave"].calls == 1
+
+
+def test_a_fixed_price_of_a_failure_that_comes_after_its_lease_is_returned(travel: time_machine.Traveller) -> None:
+    price = MeteredUsage(10, price_version="fixed")
+    principal = begun_principal()
+    call = FixedCharge(principal, "brave", CallQuote("web", price, price, 10), None)
+    call.begin(REQUEST)
+    travel.shift(timedelta(hours=1))
+    assert service.charge_lapsed() == 1
+    call.on_no_response(is_upstream_failure=True)
+    with read_only_unit() as session:
+        assert accounts.balance(session, principal.account_id) == accounts.Balance(12, 0, 12, 0)
+        assert "brave" not in service.by_provider(session, principal.account_id)

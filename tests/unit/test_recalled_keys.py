@@ -22,7 +22,7 @@ from app.payments.paid_call import PaidCall
 from app.ports.upstream import RelayOutcome, UpstreamRequest
 from app.state import Application, app_state
 from app.usage.budget_counts import UsageCall
-from app.usage.grouped import Charge, Hold
+from app.usage.grouped import Hold
 from app.usage.service import MeteredUsage
 
 
@@ -37,15 +37,10 @@ class _Call(PaidCall):
         raise NotImplementedError
 
 
-def spend(caller: Principal, kind: type[Hold | Charge], nanos: int) -> None:
+def spend(caller: Principal, nanos: int) -> None:
     """Take a call's first step as its guard and its meter do."""
     call = UsageCall(caller.key_id, "openai", "m")
-    metered = MeteredUsage(nanos)
-    step = (
-        Charge(new_id(), caller.account_id, call, metered)
-        if kind is Charge
-        else Hold(new_id(), caller.account_id, call, nanos, metered, timedelta(minutes=1))
-    )
+    step = Hold(new_id(), caller.account_id, call, nanos, MeteredUsage(nanos), timedelta(minutes=1))
     _Call(caller, call.provider, call.model)._run(step)
 
 
@@ -78,9 +73,6 @@ _ENDS: dict[str, tuple[KeyKind, Callable[[Session, Principal], None]]] = {
 }
 
 
-_STEPS: tuple[tuple[type[Hold | Charge], int], ...] = ((Hold, 7), (Hold, 0), (Charge, 7), (Charge, 0))
-
-
 @pytest.mark.parametrize("end", _ENDS)
 def test_a_recalled_key_that_has_ended_is_refused_and_forgotten(
     each_database_url: str, build_app: Callable[..., Application], end: str
@@ -91,18 +83,18 @@ def test_a_recalled_key_that_has_ended_is_refused_and_forgotten(
         key = _new_key(key_kind)
         caller = service.recall_principal(key)
         assert caller is not None
-        for kind, nanos in _STEPS:
-            spend(caller, kind, nanos)
+        for nanos in (7, 0):
+            spend(caller, nanos)
         with read_only_unit() as session:
             before = accounts.balance(session, caller.account_id)
     with elsewhere.app_context(), unit_of_work() as session:
         do_end(session, caller)
     with here.app_context():
-        for kind, nanos in _STEPS:
+        for nanos in (7, 0):
             app_state().part(KeyMemory).add(identifiers.digest(key), caller)
             assert service.recall_principal(key) == caller
             with pytest.raises(Unauthorized):
-                spend(caller, kind, nanos)
+                spend(caller, nanos)
             assert service.recall_principal(key) is None
         with read_only_unit() as session:
             assert accounts.balance(session, caller.account_id) == before
@@ -115,7 +107,7 @@ def test_a_key_spends_only_the_credits_of_its_account(app: Application) -> None:
         assert other is not None
         mixed = Principal(KeyKind.GATEWAY, one.key_id, other.account_id, None)
         with pytest.raises(Unauthorized):
-            spend(mixed, Charge, 1)
+            spend(mixed, 1)
 
 
 def test_only_valid_keys_are_remembered(app: Application) -> None:

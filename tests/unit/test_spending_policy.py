@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -11,18 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app import errors
 from app.core.chains import Family
+from app.errors import ServiceError, SessionLimitExceeded
 from app.spending import policy
-from app.spending.policy import (
-    DEFAULT,
-    Controls,
-    LimitRefusal,
-    SessionBudget,
-    SpendingRequest,
-    SpendingRule,
-    WindowTotals,
-    decide_session,
-)
+from app.spending.policy import DEFAULT, Controls, SessionBudget, SpendingRequest, WindowTotals
 
 USD = 10**9
 EVM = "0x52908400098527886E0F7030069857D2E4169EE7"
@@ -52,6 +46,20 @@ movements = st.builds(
 )
 
 
+IN_ORDER: list[type[ServiceError]] = [
+    errors.WalletFrozen, errors.AddressNotAllowed, errors.DomainNotAllowed, errors.PriceUnavailable,
+    errors.PerTxLimitExceeded, errors.DailyLimitExceeded, errors.WeeklyLimitExceeded, errors.MonthlyLimitExceeded,
+]  # fmt: skip
+
+
+def refusal_of(check: Callable[..., None], *arguments: object, **options: object) -> ServiceError | None:
+    try:
+        check(*arguments, **options)
+    except ServiceError as refusal:
+        return refusal
+    return None
+
+
 def decide(
     rules: Controls | None,
     movement: SpendingRequest,
@@ -59,12 +67,12 @@ def decide(
     spent: WindowTotals | None = None,
     frozen: bool = False,
     today: date = TODAY,
-) -> LimitRefusal | None:
-    return policy.decide(rules, spent or WindowTotals(), movement, frozen=frozen, today=today)
+) -> ServiceError | None:
+    return refusal_of(policy.assert_allowed, rules, spent or WindowTotals(), movement, frozen=frozen, today=today)
 
 
-def rule_of(refusal: LimitRefusal | None) -> SpendingRule | None:
-    return None if refusal is None else refusal.rule
+def rule_of(refusal: ServiceError | None) -> type[ServiceError] | None:
+    return None if refusal is None else type(refusal)
 
 
 @given(rules=controls, wishes=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 60)), max_size=40), start=days)
@@ -98,24 +106,24 @@ def test_no_sequence_of_movements_exceeds_a_limit_and_none_is_refused_needlessly
             spent = spent.plus(WindowTotals(value, value, value))
 
 
-@given(broken=st.sets(st.sampled_from([rule for rule in SpendingRule if rule is not SpendingRule.SESSION])))
-def test_of_several_violated_rules_the_first_in_order_is_reported(broken: set[SpendingRule]) -> None:
+@given(broken=st.sets(st.sampled_from(IN_ORDER)))
+def test_of_several_violated_rules_the_first_in_order_is_reported(broken: set[type[ServiceError]]) -> None:
     rules = Controls(
-        allowed_addresses=(OTHER_EVM if SpendingRule.ADDRESS in broken else EVM,),
-        allowed_domains=("other.example" if SpendingRule.DOMAIN in broken else "shop.example",),
-        per_tx_limit_nanos=1 if SpendingRule.PER_TX in broken else 100,
-        daily_limit_nanos=1 if SpendingRule.DAILY in broken else 100,
-        weekly_limit_nanos=1 if SpendingRule.WEEKLY in broken else 100,
-        monthly_limit_nanos=1 if SpendingRule.MONTHLY in broken else 100,
+        allowed_addresses=(OTHER_EVM if errors.AddressNotAllowed in broken else EVM,),
+        allowed_domains=("other.example" if errors.DomainNotAllowed in broken else "shop.example",),
+        per_tx_limit_nanos=1 if errors.PerTxLimitExceeded in broken else 100,
+        daily_limit_nanos=1 if errors.DailyLimitExceeded in broken else 100,
+        weekly_limit_nanos=1 if errors.WeeklyLimitExceeded in broken else 100,
+        monthly_limit_nanos=1 if errors.MonthlyLimitExceeded in broken else 100,
     )
-    value = None if SpendingRule.PRICE in broken else 2
+    value = None if errors.PriceUnavailable in broken else 2
     refusal = decide(
         rules,
         SpendingRequest(value, EVM, Family.EVM, "shop.example"),
-        frozen=SpendingRule.FROZEN in broken,
+        frozen=errors.WalletFrozen in broken,
         spent=WindowTotals(0, 0, 0),
     )
-    assert rule_of(refusal) == next((rule for rule in SpendingRule if rule in broken), None)
+    assert rule_of(refusal) == next((rule for rule in IN_ORDER if rule in broken), None)
 
 
 @given(today=days)
@@ -217,7 +225,7 @@ def test_an_allowlist_of_one_chain_family_denies_the_other(
     passes: bool,  # noqa: FBT001
 ) -> None:
     refusal = decide(Controls(allowed_addresses=allowed), SpendingRequest(1, recipient, family))
-    assert rule_of(refusal) == (None if passes else SpendingRule.ADDRESS)
+    assert rule_of(refusal) == (None if passes else errors.AddressNotAllowed)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +243,7 @@ def test_an_allowlist_of_one_chain_family_denies_the_other(
 )
 def test_a_domain_entry_covers_its_host_and_subdomains_but_no_lookalikes(host: str, passes: bool) -> None:  # noqa: FBT001
     refusal = decide(Controls(allowed_domains=("shop.example",)), SpendingRequest(1, domain=host))
-    assert rule_of(refusal) == (None if passes else SpendingRule.DOMAIN)
+    assert rule_of(refusal) == (None if passes else errors.DomainNotAllowed)
 
 
 def test_a_refusal_reports_the_remainder_and_the_reset_time() -> None:
@@ -263,11 +271,11 @@ def test_without_a_price_only_wallets_without_limits_can_spend() -> None:
     unknown = SpendingRequest(None, EVM, Family.EVM)
     assert decide(None, unknown) is None
     assert decide(Controls(allowed_addresses=(EVM,)), unknown) is None
-    assert rule_of(decide(Controls(monthly_limit_nanos=1), unknown)) == SpendingRule.PRICE
+    assert rule_of(decide(Controls(monthly_limit_nanos=1), unknown)) == errors.PriceUnavailable
 
 
 def test_a_frozen_wallet_without_controls_is_still_frozen() -> None:
-    assert rule_of(decide(None, SpendingRequest(0), frozen=True)) == SpendingRule.FROZEN
+    assert rule_of(decide(None, SpendingRequest(0), frozen=True)) == errors.WalletFrozen
 
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -278,18 +286,18 @@ SESSION = SessionBudget(max_nanos=10, counted_nanos=4, expires_at=NOON)
     ("budget", "request_", "seconds", "rule"),
     [
         (SESSION, SpendingRequest(6), -1, None),
-        (SESSION, SpendingRequest(7), -1, SpendingRule.SESSION),
-        (SESSION, SpendingRequest(0), 0, SpendingRule.SESSION),
-        (SESSION, SpendingRequest(None), -1, SpendingRule.PRICE),
+        (SESSION, SpendingRequest(7), -1, SessionLimitExceeded),
+        (SESSION, SpendingRequest(0), 0, SessionLimitExceeded),
+        (SESSION, SpendingRequest(None), -1, errors.PriceUnavailable),
         (replace(SESSION, counted_nanos=11), SpendingRequest(0), -1, None),
-        (replace(SESSION, counted_nanos=11), SpendingRequest(1), -1, SpendingRule.SESSION),
+        (replace(SESSION, counted_nanos=11), SpendingRequest(1), -1, SessionLimitExceeded),
         (replace(SESSION, domains=("a.example",)), SpendingRequest(1, domain="b.a.example"), -1, None),
-        (replace(SESSION, domains=("a.example",)), SpendingRequest(1, domain="b.example"), -1, SpendingRule.SESSION),
-        (replace(SESSION, domains=("a.example",)), SpendingRequest(1), -1, SpendingRule.SESSION),
+        (replace(SESSION, domains=("a.example",)), SpendingRequest(1, domain="b.example"), -1, SessionLimitExceeded),
+        (replace(SESSION, domains=("a.example",)), SpendingRequest(1), -1, SessionLimitExceeded),
     ],
 )
 def test_a_session_allows_what_its_budget_time_and_domains_do(
-    budget: SessionBudget, request_: SpendingRequest, seconds: int, rule: SpendingRule | None
+    budget: SessionBudget, request_: SpendingRequest, seconds: int, rule: type[ServiceError] | None
 ) -> None:
-    refusal = decide_session(budget, request_, NOON + timedelta(seconds=seconds))
-    assert (refusal and refusal.rule) == rule
+    refusal = refusal_of(policy.assert_within_session, budget, request_, NOON + timedelta(seconds=seconds))
+    assert rule_of(refusal) == rule

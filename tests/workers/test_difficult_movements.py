@@ -17,7 +17,7 @@ from app.core.chains import ETH, ChainName
 from app.core.money import TokenAmount
 from app.db.unit_of_work import unit_of_work
 from app.extensions import db
-from app.ports.errors import Unreachable
+from app.ports.errors import Rejected, Unreachable
 from app.wallets.core import custody, network_fees
 from app.wallets.core.models import SignedAttempt, Transaction
 from app.wallets.transactions import open_transactions, replacement, settlement
@@ -229,12 +229,15 @@ def test_a_stuck_movement_is_replaced_while_no_price_is_known(stage: Stage) -> N
 
 
 def test_without_a_price_fees_are_capped_at_an_assumed_high_price(stage: Stage) -> None:
-    assert network_fees.is_within_cap(ChainName.BASE, ether(0.0083))
-    assert not network_fees.is_within_cap(ChainName.BASE, ether(0.0084))
+    def assert_capped_at(units: int, refused_units: int) -> None:
+        network_fees.assert_acceptable(ChainName.BASE, units)
+        with pytest.raises(Rejected, match="network_fee_too_high"):
+            network_fees.assert_acceptable(ChainName.BASE, refused_units)
+
+    assert_capped_at(ether(0.0083), ether(0.0084))
     change_ports(stage.app, prices=MarketPriceFeed([], [], overrides={}))
     assert network_fees.usd_value_nanos(TokenAmount(1, ETH)) is None
-    assert network_fees.is_within_cap(ChainName.BASE, ether(0.00125))
-    assert not network_fees.is_within_cap(ChainName.BASE, ether(0.00125) + 1)
+    assert_capped_at(ether(0.00125), ether(0.00125) + 1)
 
 
 def test_an_unknown_fee_is_polled_again(stage: Stage) -> None:

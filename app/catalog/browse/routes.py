@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from flask import Response, jsonify, request
+from flask import Response, jsonify, render_template, request
 
 from app.catalog import schemas, subscriptions
 from app.catalog.browse import listing
@@ -18,15 +18,8 @@ from app.identity import guards
 from app.wallets.core import wallets
 from app.web.blueprint import Blueprint
 
-_CATALOG = (
-    "Services that other agents offer. Call them through `/v1/proxy/{service_id}/…`, or without an account through"
-    " `/v1/x402/services/{service_id}/…`."
-)
-_SUBSCRIPTIONS = "Services that your wallets are subscribed to. Calling a service needs no subscription."
-catalog = Blueprint("catalog", guard=guards.ANY_KEY, url_prefix="/v1/catalog", description=_CATALOG)
-subscribed = Blueprint(
-    "subscriptions", guard=guards.ANY_KEY, url_prefix="/v1/subscriptions", description=_SUBSCRIPTIONS
-)
+catalog = Blueprint("catalog", guard=guards.ANY_KEY, url_prefix="/v1/catalog")
+subscribed = Blueprint("subscriptions", guard=guards.ANY_KEY, url_prefix="/v1/subscriptions")
 _NOTE = "Repeating a request with the same key returns the first response."
 
 
@@ -65,7 +58,9 @@ def list_catalog(query: dict[str, Any]) -> Page[Service]:
 @catalog.response(200, schemas.CatalogDetail)
 def get_catalog_service(service_id: str) -> dict[str, Any]:
     """Read an active service: its endpoints, its price, and how to call it."""
-    return listing.service_detail(service_id)
+    found = listing.service_detail(service_id)
+    summary = render_template("agent_summary.txt", **found["summary"], last_24h=found["last_24h"])
+    return {**found, "agent_summary": summary.rstrip("\n")}
 
 
 @catalog.post("/<string:service_id>/subscribe")

@@ -21,12 +21,7 @@ from app.web.schemas import PageQuery
 
 NOTE = "Repeating a request with the same key returns the first response and pays nothing again."
 REFUND_ERRORS = (errors.PayoutRefused, errors.PayoutFailed)
-blp = Blueprint(
-    "payouts",
-    guard=guards.AGENT_KEY,
-    url_prefix="/v1/services",
-    description="What a service has earned: payouts in USDC to its seller, and refunds to the payers of its calls.",
-)
+blp = Blueprint("payouts", guard=guards.AGENT_KEY, url_prefix="/v1/services")
 
 
 @blp.before_request

@@ -163,8 +163,7 @@ def _paid_call(service: Service, call_id: str) -> Payout:
         is_final = submission is None or relayed.final_decision(session, submission) is not None
     if charged is not None:
         return _new(service, PayoutKind.REFUND, charged[1], recipient=charged[0], call_id=canonical)
-    if payment is None:
-        raise not_found
+    payment = identifiers.require(payment, not_found)
     if payment.payer is None:
         raise _refused("payer_unknown", "The address that paid for this call is not known, so it cannot be refunded.")
     if not is_final:
@@ -280,9 +279,7 @@ def _destination(
 def get(payout_id: str) -> Payout:
     """Return a payout or refund. Raises: NotFound."""
     with read_only_unit() as session:
-        row = session.get(Payout, payout_id)
-        if row is None:
-            raise NotFound("There is no such payout.")
+        row = identifiers.require(session.get(Payout, payout_id), NotFound("There is no such payout."))
         row.transaction = history.views_of(session, [row.id]).get(row.id)
         return row
 

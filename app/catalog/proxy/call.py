@@ -30,7 +30,6 @@ from app.identity.principal import Principal, session_of
 from app.payments.x402 import gate, guard
 from app.payments.x402.gate import PaymentGrant
 from app.ports.upstream import UpstreamRequest, UpstreamResponse
-from app.spending import holds as spending_holds
 from app.spending import policy
 from app.spending.policy import SpendingRequest
 from app.state import app_state
@@ -106,7 +105,7 @@ def _validated(
     if base_urls.is_own(url, app_state().settings):
         raise UpstreamError("The base URL of this service points to the proxy itself; it cannot be called.")
     if wallet is not None and wallet.spending_controls is not None:
-        spending_holds.assert_allowed(policy.decide_domain(wallet.spending_controls, url.host))
+        policy.assert_domain_allowed(wallet.spending_controls, url.host)
     _check_price(request, service)
     request.max_content_length = call.MAX_BODY_BYTES if caller else request_bodies.MAX_KEYLESS_BYTES
     body = request_bodies.raw_body(request)

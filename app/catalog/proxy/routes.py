@@ -53,24 +53,9 @@ def _authenticate_payer(request: ClientRequest) -> Principal | None:
     return guard.authenticate(request, _find_holder(request))
 
 
-proxy = Blueprint(
-    "proxy",
-    guard=Guard(schemes=(guards.API_KEY_SCHEME,), check=_authenticate_key),
-    url_prefix="/v1/proxy",
-    description=(
-        "Calls to services of the catalog, with your API key. The service's response is returned unchanged. Without an"
-        " account: `/v1/x402/services`."
-    ),
-)
-paid_services = Blueprint(
-    "x402_services",
-    guard=Guard(schemes=(guards.API_KEY_SCHEME, guards.PAYMENT_SCHEME), check=_authenticate_payer),
-    url_prefix="/v1/x402/services",
-    description=(
-        "Calls to services of the catalog without an account, each with its own payment (x402). A valid API key pays"
-        " with its credits here too, and a payment sent along is used only if they do not suffice."
-    ),
-)
+_KEYS, _PAYERS = (guards.API_KEY_SCHEME,), (guards.API_KEY_SCHEME, guards.PAYMENT_SCHEME)
+proxy = Blueprint("proxy", guard=Guard(_KEYS, _authenticate_key), url_prefix="/v1/proxy")
+paid_services = Blueprint("x402_services", guard=Guard(_PAYERS, _authenticate_payer), url_prefix="/v1/x402/services")
 
 
 def serve(request: ClientRequest, service_id: str) -> Response:

@@ -30,12 +30,7 @@ class _DeepParser(StrictParser):
     MAX_VALUES = MAX_VALUES
 
 
-blp = Blueprint(
-    "services",
-    guard=guards.ANY_KEY,
-    url_prefix="/v1/services",
-    description="Services that you offer to others in the catalog.",
-)
+blp = Blueprint("services", guard=guards.ANY_KEY, url_prefix="/v1/services")
 blp.ARGUMENTS_PARSER = _DeepParser()
 
 

@@ -8,12 +8,12 @@ two characters, which have no trigram, are searched in all texts. The only write
 import unicodedata
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, column, delete, func, insert, select, table, true
+from sqlalchemy import ColumnElement, column, func, select, table, true
 from sqlalchemy.orm import Session
 
-from app.catalog.models import IS_ACTIVE, Service, ServiceSearchText
+from app.catalog.models import IS_ACTIVE, Service, ServiceSearchText, ServiceStatus
 from app.core.pagination import Page, PageRequest
-from app.db.tables import count
+from app.db.tables import count, delete_rows
 from app.db.unit_of_work import read_only_unit
 
 # Not in any input, so that nothing is found across the end of a name.
@@ -23,14 +23,16 @@ _TRIGRAM = 3
 _MAX_INDEX_MATCHES = 2_000
 
 
-def index_service(session: Session, service_id: str, *, name: str, description: str, category: str) -> None:
-    remove_service(session, service_id)
-    text = f"{_fold_case(name)}{_SEPARATOR}{_fold_case(description)}"
-    session.execute(insert(ServiceSearchText).values(service_id=service_id, category=_fold_case(category), text=text))
+def update_service(session: Session, service: Service) -> None:
+    """Index a service if it is active, anew; else remove it."""
+    remove_service(session, service.id)
+    if service.status == ServiceStatus.ACTIVE and not service.is_suspended:
+        text = f"{_fold_case(service.name)}{_SEPARATOR}{_fold_case(service.description)}"
+        session.add(ServiceSearchText(service_id=service.id, category=_fold_case(service.category), text=text))
 
 
 def remove_service(session: Session, service_id: str) -> None:
-    session.execute(delete(ServiceSearchText).where(ServiceSearchText.service_id == service_id))
+    delete_rows(session, ServiceSearchText, ServiceSearchText.service_id == service_id)
 
 
 def search(page: PageRequest, *, text: str = "", category: str = "", min_nanos: int = 0) -> Page[Service]:

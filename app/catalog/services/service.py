@@ -86,7 +86,7 @@ def register(agent_id: str, values: Mapping[str, Any], *, document: str | None, 
         session.add(made)
         session.flush()
         _replace_specification(session, service_id, specification)
-        _index(session, made)
+        search_index.update_service(session, made)
         claim.bind(session, service_id)
     made.secret = secret
     return made
@@ -144,7 +144,7 @@ def change(service_id: str, values: Mapping[str, Any], *, agent_id: str) -> Serv
         view = find(session, service_id)
         if "openapi_spec" in values:
             _replace_specification(session, service_id, specification)
-        _index(session, view)
+        search_index.update_service(session, view)
     return view
 
 
@@ -160,7 +160,7 @@ def set_suspended(session: Session, service_id: str, *, suspended: bool) -> Serv
     at = clock.now() if suspended else None
     change_row(session, Service, and_(Service.id == canonical, IS_LISTED), suspended_at=at)
     view = find(session, service_id, IS_LISTED)
-    _index(session, view)
+    search_index.update_service(session, view)
     return view
 
 
@@ -189,9 +189,7 @@ def callable_service(service_id: str) -> CallableService:
     """Return an active service for the proxy. Raises: NotFound."""
     canonical = identifiers.require_id(service_id, _not_found())
     with read_only_unit() as session:
-        row = _CALLABLE.one_or_none(session, {"of_service": canonical})
-        if row is None:
-            raise _not_found()
+        row = identifiers.require(_CALLABLE.one_or_none(session, {"of_service": canonical}), _not_found())
         _SEAL.verify(session, row)
     secret = _unseal(row.secret_sealed, row.id).encode()
     return CallableService(row.id, row.base_url, row.price_nanos, secret)
@@ -232,23 +230,12 @@ def _owned_by(agent_id: str | None) -> tuple[Any, Any]:
 def find(session: Session, service_id: str, *conditions: ColumnElement[bool]) -> Service:
     """Return a service. Raises: NotFound, including for a malformed id."""
     canonical = identifiers.require_id(service_id, _not_found())
-    row = session.scalars(select(Service).where(Service.id == canonical, *conditions)).one_or_none()
-    if row is None:
-        raise _not_found()
-    return row
+    found: Service | None = session.scalar(select(Service).where(Service.id == canonical, *conditions))
+    return identifiers.require(found, _not_found())
 
 
 def _owned(service_id: str, agent_id: str) -> ColumnElement[bool]:
     return and_(Service.id == service_id, *_owned_by(agent_id))
-
-
-def _index(session: Session, view: Service) -> None:
-    if view.status == ServiceStatus.ACTIVE and not view.is_suspended:
-        search_index.index_service(
-            session, view.id, name=view.name, description=view.description, category=view.category
-        )
-    else:
-        search_index.remove_service(session, view.id)
 
 
 def _replace_specification(session: Session, service_id: str, specification: Specification | None) -> None:

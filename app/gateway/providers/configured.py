@@ -29,6 +29,7 @@ from app.gateway.providers.table import (
     Credential,
     HeaderName,
     ModelName,
+    ProbeRequest,
     Provider,
     ProviderKind,
     ProviderTable,
@@ -185,6 +186,7 @@ class ProviderRow(pydantic.BaseModel):
     networks: dict[LowerText, Text] = {}
     endpoints: dict[LowerText, HttpUrl] = {}
     x402_price_usd: Nanos = 0
+    probes: tuple[ProbeRequest, ...] = ()
     usage_request: pydantic.StrictBool = True
     output_limit_field: Literal["", "max_completion_tokens", "max_tokens", "max_output_tokens", "maxOutputTokens"] = ""
 

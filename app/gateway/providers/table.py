@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
 
 from pydantic import StringConstraints
@@ -94,6 +94,18 @@ class Credential:
     value: Annotated[str, StringConstraints(pattern=r"^[^\r\n]*\{key\}[^\r\n]*$")] = "{key}"
 
 
+@dataclass(frozen=True, slots=True)
+class ProbeRequest:
+    """A request that shows whether a provider responds as expected; with `is_paid`, the provider bills it."""
+
+    capability: str
+    method: str
+    path: str
+    body: Mapping[str, Any] | None = None
+    query: str = ""
+    is_paid: bool = False
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Provider:
     """A row of the table. `base_url` may contain `{key}` and, with networks, `{network}`: never show it.
@@ -121,6 +133,7 @@ class Provider:
     # Whether streams are asked for their usage; the field for a limit on the output that a request has none of.
     usage_request: bool = True
     output_limit_field: str = ""
+    probes: tuple[ProbeRequest, ...] = ()
     # The minimum price of a call that is paid for with x402: the row's own, or the service's.
     x402_floor_nanos: int = 0
 

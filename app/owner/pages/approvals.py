@@ -1,8 +1,6 @@
-"""The pages on which an owner decides about payments, and the decision itself, however the owner is authenticated."""
+"""The pages on which an owner decides about payments."""
 
-from collections.abc import Callable
 from enum import StrEnum
-from functools import partial
 from typing import Any
 
 from flask import Response, request, url_for
@@ -47,52 +45,6 @@ class Decision(StrEnum):
     REJECT = "reject"
 
 
-class DecisionOutcome(StrEnum):
-    """What became of an owner's decision."""
-
-    STORED = "stored"
-    TOO_LATE = "too_late"
-    NOT_PROVEN = "not_proven"
-
-
-def record_decision(
-    key: OwnerKeyView,
-    approval: Approval,
-    decision: Decision,
-    prove: Callable[[Session], OwnerProof | None],
-    *,
-    week_nanos: int = 0,
-    answer: str | None = None,
-) -> DecisionOutcome:
-    """Store an owner's decision with its proof and its entry in the audit log, all or nothing.
-
-    `prove` authenticates the owner in the same unit. A decision that comes after the expiry, or after another one, has
-    no effect and leaves no entry.
-
-    Raises: NotFound for an approval of another agent; Unauthorized if the owner key was revoked.
-    """
-    if approval.agent_id != key.agent_id:
-        raise page_not_found()
-    actor, is_approved = sessions.acting_owner(key), decision is not Decision.REJECT
-    action = AuditAction.APPROVAL_APPROVED if is_approved else AuditAction.APPROVAL_REJECTED
-    with unit_of_work() as session:
-        # First: a passkey is locked before the wallet's account.
-        proof = prove(session)
-        if proof is None:
-            return DecisionOutcome.NOT_PROVEN
-        has_effect = approvals.decide(
-            session, approval, is_approved=is_approved, proof=proof,
-            week_nanos=week_nanos if decision is Decision.WEEKLY else 0, answer=answer,
-        )  # fmt: skip
-        if has_effect:
-            after = {
-                "request_hash": approval.request_hash, "decision": decision.value, "method": proof.method.value,
-                "wallet_id": approval.wallet_id, "week_nanos": week_nanos, **proof.evidence,
-            }  # fmt: skip
-            trail.record(session, actor, AuditEvent(action, approval.id, after=after))
-    return DecisionOutcome.STORED if has_effect else DecisionOutcome.TOO_LATE
-
-
 @session_pages.get(_LIST)
 def show_approvals(key: OwnerKeyView) -> Response:
     """List the agent's payments that wait or waited, and the payees that were approved."""
@@ -135,7 +87,7 @@ def decide(key: OwnerKeyView, approval_id: str) -> Response:
     decision = Decision(typed) if typed in set(Decision) else None
     if decision is None or request.form.get("request_hash") != approval.request_hash:
         return _render(key, approval_id, error="Choose what you want to do. Nothing was decided.", status=400)
-    week_nanos, method = 0, OwnerMethod.SESSION
+    week_nanos, method, has_effect = 0, OwnerMethod.SESSION, False
     if _waits(approval) and decision is not Decision.REJECT:
         if decision is Decision.WEEKLY:
             week_nanos = dollars_of(request.form.get("week_usd", ""))
@@ -149,21 +101,45 @@ def decide(key: OwnerKeyView, approval_id: str) -> Response:
             if not is_owner:
                 return _render(key, approval_id, key_error=error, status=403)
             method = OwnerMethod.OWNER_KEY
-    answer = printable(request.form.get("answer", ""))[:300] if decision is Decision.REJECT else ""
-    outcome = DecisionOutcome.TOO_LATE
     if _waits(approval):
-        prove = partial(_proof, method, key, approval, decision)
-        outcome = record_decision(key, approval, decision, prove, week_nanos=week_nanos, answer=answer or None)
-    # A signature that was used a moment ago has decided: then this one is late.
-    if outcome is DecisionOutcome.NOT_PROVEN and _waits(_owned(key, approval_id)):
-        error = "This passkey was not accepted. Nothing was decided."
-        return _render(key, approval_id, key_error=error, status=403)
-    late = None if outcome is DecisionOutcome.STORED else "1"
+        proof, has_effect = _record(key, approval, decision, method, week_nanos)
+        # A signature that was used a moment ago has decided: then this one is late.
+        if proof is None and _waits(_owned(key, approval_id)):
+            error = "This passkey was not accepted. Nothing was decided."
+            return _render(key, approval_id, key_error=error, status=403)
+    late = None if has_effect else "1"
     return see_other(url_for("owner.show_approval", agent_id=key.agent_id, approval_id=approval_id, late=late))
 
 
+def _record(
+    key: OwnerKeyView, approval: Approval, decision: Decision, method: OwnerMethod, week_nanos: int
+) -> tuple[OwnerProof | None, bool]:
+    """Store a decision with its proof and its entry in the audit log, all or nothing; return the proof and whether.
+
+    A decision that comes after the expiry, or after another one, has no effect and leaves no entry.
+
+    Raises: Unauthorized if the owner key was revoked.
+    """
+    actor, is_approved = sessions.acting_owner(key), decision is not Decision.REJECT
+    action = AuditAction.APPROVAL_APPROVED if is_approved else AuditAction.APPROVAL_REJECTED
+    answer = None if is_approved else printable(request.form.get("answer", ""))[:300] or None
+    with unit_of_work() as session:
+        # First: a passkey is locked before the wallet's account.
+        proof = _proof(session, key, approval, decision, method)
+        has_effect = proof is not None and approvals.decide(
+            session, approval, is_approved=is_approved, proof=proof, week_nanos=week_nanos, answer=answer
+        )
+        if proof is not None and has_effect:
+            after = {
+                "request_hash": approval.request_hash, "decision": decision.value, "method": proof.method.value,
+                "wallet_id": approval.wallet_id, "week_nanos": week_nanos, **proof.evidence,
+            }  # fmt: skip
+            trail.record(session, actor, AuditEvent(action, approval.id, after=after))
+    return proof, has_effect
+
+
 def _proof(
-    method: OwnerMethod, key: OwnerKeyView, approval: Approval, decision: Decision, session: Session
+    session: Session, key: OwnerKeyView, approval: Approval, decision: Decision, method: OwnerMethod
 ) -> OwnerProof | None:
     """Return the proof of an owner: the form's authentication, or a passkey's signature of this decision."""
     if method is not OwnerMethod.PASSKEY:

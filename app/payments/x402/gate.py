@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from app import signing
 from app.core import clock
 from app.core.chains import USDC
-from app.core.identifiers import new_id
+from app.core.identifiers import new_id, require
 from app.core.money import decimal_string
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import PaymentAlreadyUsed, PaymentInvalid, PaymentPending, ServiceError
@@ -49,9 +49,7 @@ def is_proven_by(payer: str, presented: HashPayment, fingerprint: str) -> bool:
 def verify_and_claim(presented: HashPayment, price: PaymentPrice, *, agent_id: str | None) -> str:
     """Verify and claim a payment by hash; return its id. Raises: Rejected, Unreachable; IntegrityError in a race."""
     facilitator, recipient = presented.facilitator, treasury.recipient(presented.facilitator.name)
-    incoming = facilitator.incoming_payment(presented.tx_hash, recipient)
-    if incoming is None:
-        raise Rejected(NOT_FINAL)
+    incoming = require(facilitator.incoming_payment(presented.tx_hash, recipient), Rejected(NOT_FINAL))
     if not incoming.succeeded:
         raise Rejected("transaction_failed")
     if incoming.units == 0:

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.chains import ChainName
-from app.core.identifiers import new_id
+from app.core.identifiers import new_id, require
 from app.core.money import nanos_from_usd
 from app.credits import accounts as credit_accounts
 from app.credits import holds as credit_holds
@@ -186,7 +186,4 @@ def _check(session: Session, payment: Payment, draft: TransactionDraft) -> None:
 
 def _scheme(chain: ChainName) -> MeteredScheme:
     """Return the scheme of a chain. Raises: Rejected."""
-    scheme = app_state().ports.facilitators[chain].metered
-    if scheme is None:
-        raise Rejected("unsupported_scheme")
-    return scheme
+    return require(app_state().ports.facilitators[chain].metered, Rejected("unsupported_scheme"))

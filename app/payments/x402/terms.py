@@ -7,13 +7,16 @@ signed payment, `PAYMENT-SIGNATURE` a signed one. Nothing here reads a chain or 
 import base64
 import json
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from app import signing
 from app.core import clock
 from app.core.chains import USDC, ChainName
+from app.core.identifiers import require
 from app.core.money import nanos_from_usd
 from app.errors import PaymentAlreadyUsed, PaymentInvalid, ServiceError
 from app.payments import settlement_capacity, treasury
@@ -77,12 +80,9 @@ def _parse_hash_payment(text: str, headers: PaymentHeaders) -> HashPayment:
     chain_header, default = headers.chain, ChainName.BASE if text.startswith("0x") else ChainName.SOLANA
     name = chain_header.strip().lower() if chain_header else default.value
     facilitators = app_state().ports.facilitators.values()
-    facilitator = next((each for each in facilitators if each.name.value == name), None)
-    if facilitator is None:
-        raise Rejected("invalid_network")
-    tx_hash = facilitator.canonical_hash(text)
-    if tx_hash is None:
-        raise Rejected("hash_of_another_chain")
+    found = next((each for each in facilitators if each.name.value == name), None)
+    facilitator = require(found, Rejected("invalid_network"))
+    tx_hash = require(facilitator.canonical_hash(text), Rejected("hash_of_another_chain"))
     return HashPayment(facilitator, tx_hash, headers.proof)
 
 
@@ -122,12 +122,10 @@ _SPONSORING, _ALLOWANCE = "eip2612GasSponsoring", {"info": {"description": "Of P
 # Clients take the first option that they can pay: the cheapest to settle comes first.
 _CHAIN_ORDER = (ChainName.BASE, ChainName.SOLANA, ChainName.ETHEREUM)
 _MIME_TYPE = "application/json"
-_QUERY_METHODS = ("GET", "HEAD", "DELETE")
-_BODY_METHODS = ("POST", "PUT", "PATCH")
+_DISCOVERY = tomllib.loads(Path(__file__).with_name("discovery.toml").read_text("utf-8"))["forms"]
 _SIGNED_TERMS = ("scheme", "network", "asset", "payTo", "amount")
 # Longer addresses are not signed, nor offers beyond: clients refuse responses whose headers are too long.
 _MAX_SIGNED_RESOURCE, _MAX_HEADER = 512, 7_900
-_JSON_SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
 
 def attach(price: PaymentPrice, refusal: ServiceError) -> ServiceError:
@@ -166,17 +164,10 @@ def least_price_nanos(wanted: Mapping[str, str | None]) -> int | None:
 
 def discovery_extension(method: str) -> dict[str, Any]:
     """Return the extension `bazaar` of an HTTP method, by which a request is found and repeated; {} if it has none."""
-    group = next((each for each in (_QUERY_METHODS, _BODY_METHODS) if method in each), None)
-    if group is None:
+    stated = next((each for each in _DISCOVERY if method in each["methods"]), None)
+    if stated is None:
         return {}
-    stated: dict[str, Any] = {"type": "http", "method": method}
-    properties: dict[str, Any] = {"type": {"const": "http"}, "method": {"enum": list(group)}}
-    if group is _BODY_METHODS:
-        stated |= {"bodyType": "json", "body": {}}
-        properties |= {"bodyType": {"enum": ["json", "form-data", "text"]}, "body": {}}
-    described = {"type": "object", "properties": properties, "required": list(properties)}
-    schema = {"$schema": _JSON_SCHEMA, "type": "object", "properties": {"input": described}, "required": ["input"]}
-    return {"bazaar": {"info": {"input": stated}, "schema": schema}}
+    return {"bazaar": {"info": {"input": {**stated["input"], "method": method}}, "schema": stated["schema"]}}
 
 
 def sign_payment(resource: str, payment: PaymentRow) -> str | None:

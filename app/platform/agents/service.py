@@ -30,8 +30,7 @@ from app.identity import agents, api_keys
 from app.identity import service as identity
 from app.identity.principal import KeyKind
 from app.identity.service import AgentSnapshot
-from app.spending import controls as spending_controls
-from app.spending.policy import Controls
+from app.spending.policy import DEFAULT, Controls
 from app.state import app_state
 from app.wallets.core import custody, wallets
 from app.wallets.core.wallets import WalletView
@@ -78,9 +77,9 @@ def create(
     nanos = money.nanos_from_usd(initial_usd) if credits_nanos is None else credits_nanos
     with unit_of_work() as session:
         agent_id = identity.add_agent(session, key, name=name or DEFAULT_NAME, email=email)
-        wallet = wallets.create(session, agent_id, wallet_key, name=None, controls="specified")
-        specified = {limit: nanos for limit, nanos in limits.items() if nanos is not None}
-        controls = spending_controls.set_default(session, wallet.id, **specified)
+        specified: dict[str, Any] = {limit: nanos for limit, nanos in limits.items() if nanos is not None}
+        controls = replace(DEFAULT, **specified)
+        wallet = wallets.create(session, agent_id, wallet_key, name=None, controls=controls)
         credit_accounts.open_account(session, agent_id)
         credit_accounts.grant(session, agent_id, nanos, reference=f"initial:{agent_id}")
         claim.bind(session, agent_id)

@@ -19,12 +19,7 @@ from app.platform.shared_budgets.schemas import BudgetChanges, BudgetPage, Budge
 from app.web.blueprint import Blueprint
 from app.web.schemas import PageQuery, assert_any_field
 
-blp = Blueprint(
-    "platform_budgets",
-    guard=guards.MASTER_KEY,
-    url_prefix="/v1/platform",
-    description="Budgets over agents, keys and wallets, and further keys of agents.",
-)
+blp = Blueprint("platform_budgets", guard=guards.MASTER_KEY, url_prefix="/v1/platform")
 
 
 @blp.post("/budgets")

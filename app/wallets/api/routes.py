@@ -33,12 +33,7 @@ from app.wallets.views.history import TransactionView
 from app.web.blueprint import Blueprint, offers_csv
 from app.web.schemas import PageQuery, assert_any_field
 
-blp = Blueprint(
-    "wallets",
-    guard=guards.ANY_KEY,
-    url_prefix="/v1/wallets",
-    description="Wallets on Ethereum, Base and Solana, with enforced spending limits.",
-)
+blp = Blueprint("wallets", guard=guards.ANY_KEY, url_prefix="/v1/wallets")
 IDEMPOTENCY_NOTE = "Repeating a request with the same key returns the first response and executes nothing again."
 LIMIT_ERRORS = (
     errors.DailyLimitExceeded, errors.WeeklyLimitExceeded, errors.MonthlyLimitExceeded, errors.PerTxLimitExceeded,

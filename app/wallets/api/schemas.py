@@ -32,27 +32,19 @@ CHAIN = {"enum": [name.value for name in ChainName], "example": "base"}
 CURRENCY = {"enum": ["ETH", "SOL", "USDC"], "example": "USDC"}
 
 
-GAS = fields.Enum(
-    GasSource,
-    by_value=True,
-    load_default=GasSource.AUTO,
-    metadata={
-        "type": "string",
-        "description": "The payer of the network fee: the wallet (`own`), or the service, for a fee in USDC "
-        "(`sponsored`: USDC only). `auto` is `sponsored` where that is possible and the wallet "
-        "holds too little of the native token.",
-    },
+def _gas_field(description: str) -> fields.Enum[GasSource]:
+    metadata = {"type": "string", "description": description}
+    return fields.Enum(GasSource, by_value=True, load_default=GasSource.AUTO, metadata=metadata)
+
+
+GAS = _gas_field(
+    "The payer of the network fee: the wallet (`own`), or the service, for a fee in USDC (`sponsored`: USDC only). "
+    "`auto` is `sponsored` where that is possible and the wallet holds too little of the native token."
 )
-GAS_PURCHASE = fields.Enum(
-    GasSource,
-    by_value=True,
-    load_default=GasSource.AUTO,
-    metadata={
-        "type": "string",
-        "description": "What happens if the wallet holds too little of a native token: `auto` and `sponsored` buy it "
-        "from the service for USDC first, as a payment of its own (`kind` is `gas`); `own` refuses. A dry run "
-        "cannot simulate before that: then `gas_fee` is set.",
-    },
+GAS_PURCHASE = _gas_field(
+    "What happens if the wallet holds too little of a native token: `auto` and `sponsored` buy it from the service for "
+    "USDC first, as a payment of its own (`kind` is `gas`); `own` refuses. A dry run cannot simulate before that: then "
+    "`gas_fee` is set."
 )
 SESSION_ID = Identifier(
     load_default=None,
@@ -130,12 +122,6 @@ class HoldingShape(Schema):
     token = fields.String(required=True, attribute="amount.token.symbol")
     balance = fields.String(required=True, attribute="amount")
     usd_value = UsdText(attribute="usd_nanos")
-
-    @ma.post_dump
-    def _omit_unknown_value(self, row: dict[str, Any], **_kwargs: object) -> dict[str, Any]:
-        if row.get("usd_value") is None:
-            row.pop("usd_value", None)
-        return row
 
 
 class WalletBalancesShape(Schema):

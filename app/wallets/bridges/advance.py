@@ -165,20 +165,20 @@ def _deliver(ports: Ports, state: BridgeState, adapter: BridgePort, progress: Br
     request, amount = crossing.request, step_.draft.intent.amount
     leg = Intent(new_id(), state.wallet_id, step_.chain, MovementKind.LEG, request.recipient, amount)
     with intents.recorded(leg), unit_of_work() as session:
-        bridge = _lock(session, state)
+        bridge = lock(session, state)
         # Another worker may have recorded a delivery.
         if bridge is None or bridge_states.is_delivering(bridge_states.legs_of(session, state.id)):
             return
-        sent = bridge_states.record_leg(session, state.id, step_, adapter, signer=signer, leg=leg)
+        leg_id, signed = bridge_states.record_leg(session, state.id, step_, adapter, signer=signer, leg=leg)
         bridge.next_step_at = clock.now() + timedelta(seconds=_RECHECK_SECONDS[1])
-    _log.info("bridge_delivery", transaction_id=state.id, leg=step_.leg, tx_hash=sent.signed.tx_hash)
-    settlement.broadcast(ports.chains[sent.chain], sent.transaction_id, sent.signed)
+    _log.info("bridge_delivery", transaction_id=state.id, leg=step_.leg, tx_hash=signed.tx_hash)
+    settlement.broadcast(ports.chains[step_.chain], leg_id, signed)
 
 
 def _record_arrival(state: BridgeState, arrival: BridgeArrival, proof: BridgeProof | None) -> None:
     destination = state.crossing.request.destination
     with unit_of_work() as session:
-        bridge = _lock(session, state)
+        bridge = lock(session, state)
         if bridge is None:
             return
         if is_claimed_by_another_bridge(session, bridge, arrival):
@@ -191,7 +191,7 @@ def _record_arrival(state: BridgeState, arrival: BridgeArrival, proof: BridgePro
         block = arrival.block
         bridge_states.move(
             session, bridge, BridgeStage.ARRIVED, reason=None,
-            next_step_at=_first_finality_check(destination, block),
+            next_step_at=_first_finality_check(destination, arrival),
             received_units=arrival.units, arrival_hash=arrival.tx_hash, arrival_takes_slot=arrival.consumes_nonce,
             arrival_block=block and block.number, arrival_block_hash=block and block.hash,
         )  # fmt: skip
@@ -218,7 +218,7 @@ def _record_refund(state: BridgeState, refund: BridgeArrival | None) -> None:
     amount = state.crossing.request.amount
     is_covered = refund is None or bridge_states.is_sufficient_refund(refund.units, amount)
     with unit_of_work() as session:
-        bridge = _lock(session, state)
+        bridge = lock(session, state)
         if bridge is None:
             return
         if refund is not None and is_claimed_by_another_bridge(session, bridge, refund):
@@ -232,10 +232,8 @@ def _record_refund(state: BridgeState, refund: BridgeArrival | None) -> None:
         else:
             bridge_states.move(
                 session, bridge, BridgeStage.FAILED, reason=StatusReason.REFUNDED,
-                next_step_at=_first_finality_check(
-                    state.crossing.request.source, None if refund is None else refund.block
-                ),
-                **({} if refund is None else bridge_states.refund_columns(refund)),
+                next_step_at=_first_finality_check(state.crossing.request.source, refund),
+                **bridge_states.refund_columns(refund),
             )  # fmt: skip
 
 
@@ -251,13 +249,13 @@ def _recheck_end(ports: Ports, state: BridgeState, block: BlockRef) -> None:
     event = "bridge_arrival_reorganised" if has_arrived else "bridge_refund_reorganised"
     _log.warning(event, transaction_id=state.id)
     with unit_of_work() as session:
-        bridge = _lock(session, state)
+        bridge = lock(session, state)
         if bridge is not None:
             reason = StatusReason.REORGANISED
             bridge_states.move(session, bridge, BridgeStage.CROSSING, reason=reason, next_step_at=clock.now())
 
 
-def _lock(session: Session, state: BridgeState) -> Bridge | None:
+def lock(session: Session, state: BridgeState) -> Bridge | None:
     """Lock a bridge, after its account; return it if its stage and the block of its end are as they were read."""
     spending_accounts.lock_account(session, state.wallet_id)
     bridge = bridge_states.lock(session, state.id)
@@ -273,8 +271,8 @@ def _defer(session: Session, bridge: Bridge, obstacle: str) -> None:
     bridge.next_step_at = clock.now() + timedelta(seconds=_RECHECK_SECONDS[-1])
 
 
-def _first_finality_check(chain: ChainName, block: BlockRef | None) -> datetime | None:
-    return None if block is None else clock.now() + lifecycle.finality_recheck_after(chain, 0)
+def _first_finality_check(chain: ChainName, end: BridgeArrival | None) -> datetime | None:
+    return clock.now() + lifecycle.finality_recheck_after(chain, 0) if end and end.block else None
 
 
 def _store_progress(state: BridgeState, progress: BridgeProgress) -> None:

@@ -18,6 +18,7 @@ from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.idempotency.service import Claim
 from app.ports.bridges import BridgeOffer, BridgeProvider, BridgeRequest, BridgeStep
+from app.ports.chain import SignedTransaction
 from app.ports.errors import PortError, Rejected, Unreachable
 from app.ports.vault import Signer
 from app.spending import holds as spending_holds
@@ -25,13 +26,13 @@ from app.state import app_state
 from app.wallets import gas
 from app.wallets.bridges import advance as bridge_steps
 from app.wallets.bridges import state as bridge_states
-from app.wallets.bridges.state import BRIDGES, BridgeStage, SentLeg
+from app.wallets.bridges.state import BRIDGES, BridgeStage
 from app.wallets.core import custody, intents, lifecycle, network_fees
 from app.wallets.core import models as tables
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.parsing import GasSource
 from app.wallets.core.wallets import WalletView
-from app.wallets.transactions import failures, outcome_polling, pipeline, settlement
+from app.wallets.transactions import failures, pipeline
 from app.wallets.transactions.pipeline import Movement, MovementQuote
 from app.wallets.views import history
 
@@ -60,13 +61,11 @@ class BridgeQuote(MovementQuote):
 
 
 class _GasShortage(Rejected):
-    """A bridge for which networks cannot be paid, with what lacks on each chain; `fee_units` is the source's."""
+    """A bridge for which networks cannot be paid, with what lacks on each chain."""
 
-    def __init__(
-        self, movement: Movement, offer: BridgeOffer, shortages: Sequence[Rejected], *, fee_units: int
-    ) -> None:
+    def __init__(self, quote: BridgeQuote, shortages: Sequence[Rejected]) -> None:
         super().__init__(gas.SHORTAGE, details=shortages[0].details)
-        self.movement, self.offer, self.shortages, self.fee_units = movement, offer, shortages, fee_units
+        self.quote, self.shortages = quote, shortages
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +96,9 @@ def quote(wallet: WalletView, order: BridgeOrder) -> BridgeQuote:
         refusal = failures.failure(TransactionType.TRANSFER, error, kind=MovementKind.BRIDGE)
         if not isinstance(error, _GasShortage) or not gas.are_available(order.gas, order.source, order.amount):
             raise refusal from None
-        movement = gas.quote(error.movement, [each.details for each in error.shortages], without=refusal)
-        return _quote(order, movement, error.offer, fee_units=error.fee_units)
-    return _quote(order, plan.movement, plan.offer, fee_units=sum(step.draft.fee_units for step in plan.steps))
+        shortages = [each.details for each in error.shortages]
+        return replace(error.quote, movement=gas.quote(error.quote.movement, shortages, without=refusal))
+    return _quote(plan.movement, plan.offer, sum(step.draft.fee_units for step in plan.steps))
 
 
 def send(
@@ -125,16 +124,20 @@ def send(
             gas.buy(unpriced, shortages, since=started_at, wait_seconds=wait_seconds, claim=claim)
             return send(wallet, replace(order, gas=GasSource.OWN), wait_seconds=wait_seconds, claim=claim)
         raise pipeline.record_failed(unpriced, error, claim=claim) from None
-    view = _broadcast_and_wait(recorded, sent, wait_seconds=wait_seconds, account_id=wallet.agent_id)
+    chain, signed = app_state().ports.chains[order.source], sent[-1][1]
+    view = pipeline.broadcast_and_wait(
+        chain, recorded, signed, wait_seconds=wait_seconds, account_id=wallet.agent_id, legs=sent,
+        after_legs=bridge_steps.apply_source_status,
+    )  # fmt: skip
     if view.status == MovementStatus.FAILED:
         raise failures.recorded_failure(view)
     return view
 
 
-def _quote(order: BridgeOrder, movement: Movement, offer: BridgeOffer, *, fee_units: int) -> BridgeQuote:
+def _quote(movement: Movement, offer: BridgeOffer, fee_units: int) -> BridgeQuote:
     return BridgeQuote(
-        movement=movement, fee_units=fee_units, destination_chain=order.destination, route=offer.route,
-        fee=TokenAmount(offer.fee_units, order.amount.token), estimated_seconds=offer.seconds,
+        movement=movement, fee_units=fee_units, destination_chain=offer.request.destination, route=offer.route,
+        fee=TokenAmount(offer.fee_units, movement.amount.token), estimated_seconds=offer.seconds,
     )  # fmt: skip
 
 
@@ -185,13 +188,15 @@ def _prepare(adapter: BridgeProvider, offer: BridgeOffer, movement: Movement) ->
         if error.reason != gas.SHORTAGE:
             raise
         required = parse_amount(error.details["required"], native(movement.chain))
-        raise _GasShortage(movement, offer, [*shortages, error], fee_units=required.units) from None
+        raise _GasShortage(_quote(movement, offer, required.units), [*shortages, error]) from None
     if shortages:
-        raise _GasShortage(movement, offer, shortages, fee_units=sum(step.draft.fee_units for step in steps))
+        raise _GasShortage(_quote(movement, offer, sum(step.draft.fee_units for step in steps)), shortages)
     return steps
 
 
-def _record_signed(plan: _Plan, signer: Signer, claim: Claim) -> tuple[history.TransactionView, tuple[SentLeg, ...]]:
+def _record_signed(
+    plan: _Plan, signer: Signer, claim: Claim
+) -> tuple[history.TransactionView, Sequence[tuple[str, SignedTransaction]]]:
     """Hold the fee, sign all steps and record them: all that must be committed before the broadcast."""
     bridge_id, now, movement = new_id(), clock.now(), plan.movement
     wallet = movement.wallet
@@ -204,7 +209,7 @@ def _record_signed(plan: _Plan, signer: Signer, claim: Claim) -> tuple[history.T
             pipeline.assert_affordable(session, _leg_movement(wallet, step), step.draft)
             sent.append(bridge_states.record_leg(session, bridge_id, step, plan.adapter, signer=signer, leg=leg))
         transaction = pipeline.new_transaction(bridge_id, movement)
-        transaction.tx_hash = sent[-1].signed.tx_hash
+        transaction.tx_hash = sent[-1][1].tx_hash
         lifecycle.record(session, transaction, status=MovementStatus.PENDING)
         bridge = tables.Bridge(
             id=bridge_id, wallet_id=wallet.id, adapter=plan.adapter.name, route=plan.offer.route,
@@ -216,28 +221,7 @@ def _record_signed(plan: _Plan, signer: Signer, claim: Claim) -> tuple[history.T
         BRIDGES.add(session, bridge, BridgeStage.SOURCE)
         session.flush()
         claim.bind(session, bridge_id)
-        return history.view_of(session, transaction), tuple(sent)
-
-
-def _broadcast_and_wait(
-    recorded: history.TransactionView, sent: tuple[SentLeg, ...], *, wait_seconds: Decimal | None, account_id: str
-) -> history.TransactionView:
-    """Broadcast and wait for the outcome. An error here never becomes a 500: the recorded bridge is returned."""
-    chains = app_state().ports.chains
-    try:
-        all_sent = True
-        for leg in sent:
-            refusal = settlement.broadcast(chains[leg.chain], leg.transaction_id, leg.signed)
-            all_sent = settlement.may_land(refusal) and all_sent
-        if all_sent:
-            source = sent[-1]
-            query = settlement.query_for(source.transaction_id, source.sender, source.signed)
-            outcome_polling.wait_for_outcome(source.chain, query, seconds=wait_seconds, account_id=account_id)
-            bridge_steps.apply_source_status(recorded.id)
-        return history.current_view(recorded.id)
-    except Exception:
-        _log.exception("bridge_deferred_to_workers", transaction_id=recorded.id)
-        return recorded
+        return history.view_of(session, transaction), sent
 
 
 def _movement(wallet: WalletView, order: BridgeOrder, *, value_nanos: int | None) -> Movement:

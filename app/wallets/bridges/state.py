@@ -175,14 +175,6 @@ class BridgeState:
     end_block: BlockRef | None
 
 
-@dataclass(frozen=True, slots=True)
-class SentLeg:
-    transaction_id: str
-    chain: ChainName
-    sender: str
-    signed: SignedTransaction
-
-
 def read(bridge_id: str) -> BridgeState | None:
     """Return the current state of a bridge; None if it was deleted."""
     with read_only_unit() as session:
@@ -237,8 +229,10 @@ def is_delivering(legs: Sequence[Transaction]) -> bool:
     return any(leg.leg in delivery_legs and leg.status == MovementStatus.PENDING.value for leg in legs)
 
 
-def refund_columns(refund: BridgeArrival) -> dict[str, Any]:
-    """Return the columns of a refund, so that it is not taken for a deposit."""
+def refund_columns(refund: BridgeArrival | None) -> dict[str, Any]:
+    """Return the columns of a refund, if it is known, so that it is not taken for a deposit."""
+    if refund is None:
+        return {}
     block = refund.block
     return {
         "refund_hash": refund.tx_hash, "refund_units": refund.units,
@@ -274,8 +268,8 @@ def move(
 
 def record_leg(
     session: Session, bridge_id: str, step: BridgeStep, adapter: BridgePort, *, signer: Signer, leg: Intent
-) -> SentLeg:
-    """Sign a step and record it; the nonces stay locked until the unit ends."""
+) -> tuple[str, SignedTransaction]:
+    """Sign a step and record it, and return it with its id; the nonces stay locked until the unit ends."""
     intent = step.draft.intent
     transaction = Transaction(
         id=leg.id, wallet_id=leg.wallet_id, bridge_id=bridge_id, leg=step.leg.value,
@@ -288,7 +282,7 @@ def record_leg(
         session, transaction, step.draft, lambda nonce: adapter.sign(step, signer, sequence=nonce)
     )
     session.flush()
-    return SentLeg(transaction.id, step.chain, intent.sender, signed)
+    return transaction.id, signed
 
 
 def store_proof(bridge: Bridge, proof: BridgeProof) -> None:

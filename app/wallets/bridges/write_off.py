@@ -1,8 +1,5 @@
 """Write-off of bridges that will never arrive, by the operator, after a check of both chains."""
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
-
 from app.audit_log import trail
 from app.audit_log.actors import Actor
 from app.audit_log.trail import AuditAction, AuditEvent
@@ -11,35 +8,41 @@ from app.db.unit_of_work import unit_of_work
 from app.errors import NotFound, TransactionInProgress
 from app.ports.bridges import BridgeArrival, BridgePhase
 from app.ports.errors import PortError
-from app.spending import accounts as spending_accounts
 from app.state import Ports, app_state
 from app.wallets.bridges import advance as bridge_steps
 from app.wallets.bridges import state as bridge_states
 from app.wallets.bridges.state import BridgeStage, BridgeState
 from app.wallets.core.lifecycle import StatusReason
-from app.wallets.core.models import Bridge
 
 
 def write_off(actor: Actor, transaction_id: str, *, accept_partial_refund: bool) -> None:
-    """Close a bridge that never pays out, or only a part: the rest is lost. Raises: NotFound, TransactionInProgress."""
-    bridge_id = identifiers.require_id(transaction_id, NotFound("No bridge has this id."))
-    refunded = _assert_unrecoverable(bridge_id, accept_partial_refund=accept_partial_refund)
-    with unit_of_work() as session:
-        _write_off(session, bridge_id, partial_refund=refunded)
-        after = None if refunded is None else {"came_back_units": str(refunded.units)}
-        trail.record(session, actor, AuditEvent(AuditAction.BRIDGE_WRITTEN_OFF, bridge_id, after=after))
+    """Close a bridge that never pays out, or only a part: the rest is lost. Reads the network.
 
-
-def _assert_unrecoverable(bridge_id: str, *, accept_partial_refund: bool) -> BridgeArrival | None:
-    """Check that a bridge can never arrive or be refunded. Reads the network.
-
-    With `accept_partial_refund`, a final payment that is too small to be a refund is accepted and returned.
+    With `accept_partial_refund`, a final payment that is too small to be a refund is accepted.
 
     Raises: NotFound; TransactionInProgress while it may arrive or be refunded, or if that is unknown.
     """
-    state, ports = bridge_states.read(bridge_id), app_state().ports
+    bridge_id = identifiers.require_id(transaction_id, NotFound("No bridge has this id."))
+    state = bridge_states.read(bridge_id)
     if state is None:
-        raise NotFound("There is no such bridge.")
+        raise NotFound("No bridge has this id.")
+    refund = _assert_unrecoverable(app_state().ports, state, accept_partial_refund=accept_partial_refund)
+    with unit_of_work() as session:
+        bridge = bridge_steps.lock(session, state)
+        if bridge is None:
+            raise TransactionInProgress("This bridge has ended in another way in the meantime.")
+        if refund is not None and bridge_steps.is_claimed_by_another_bridge(session, bridge, refund):
+            raise TransactionInProgress("The refund belongs to another bridge of the wallet.")
+        bridge_states.move(
+            session, bridge, BridgeStage.FAILED, reason=StatusReason.WRITTEN_OFF, next_step_at=None,
+            **bridge_states.refund_columns(refund),
+        )  # fmt: skip
+        after = None if refund is None else {"came_back_units": str(refund.units)}
+        trail.record(session, actor, AuditEvent(AuditAction.BRIDGE_WRITTEN_OFF, bridge_id, after=after))
+
+
+def _assert_unrecoverable(ports: Ports, state: BridgeState, *, accept_partial_refund: bool) -> BridgeArrival | None:
+    """Check that a bridge can never arrive or be refunded; return what is accepted as its partial refund."""
     try:
         progress = bridge_steps.adapter_of(ports, state).progress(state.crossing)
         refund = progress.arrival if progress.phase is BridgePhase.REFUNDED else None
@@ -56,23 +59,6 @@ def _assert_unrecoverable(bridge_id: str, *, accept_partial_refund: bool) -> Bri
         else "This bridge may still arrive or be refunded: its relayer reports no payment that is final and is"
         " known to have transferred nothing. If its error is `…_unreadable`, configure a node that keeps old states."
     )
-
-
-def _write_off(session: Session, bridge_id: str, *, partial_refund: BridgeArrival | None) -> None:
-    """Write off a bridge. Raises: NotFound, TransactionInProgress if it has ended otherwise."""
-    wallet_id = session.scalar(select(Bridge.wallet_id).where(Bridge.id == bridge_id))
-    if wallet_id is None:
-        raise NotFound("There is no such bridge.")
-    spending_accounts.lock_account(session, wallet_id)
-    bridge = bridge_states.lock(session, bridge_id)
-    if bridge is None or bridge.stage != BridgeStage.CROSSING:
-        raise TransactionInProgress("This bridge has ended in another way in the meantime.")
-    if partial_refund is not None and bridge_steps.is_claimed_by_another_bridge(session, bridge, partial_refund):
-        raise TransactionInProgress("The refund belongs to another bridge of the wallet.")
-    bridge_states.move(
-        session, bridge, BridgeStage.FAILED, reason=StatusReason.WRITTEN_OFF, next_step_at=None,
-        **({} if partial_refund is None else bridge_states.refund_columns(partial_refund)),
-    )  # fmt: skip
 
 
 def _is_final_partial_refund(ports: Ports, state: BridgeState, refund: BridgeArrival) -> bool:

@@ -17,17 +17,12 @@ def usd_value_nanos(amount: TokenAmount) -> int | None:
     return None if price is None else value_nanos(amount, price)
 
 
-def is_within_cap(chain: ChainName, units: int) -> bool:
-    """Return whether a fee is within the operator's cap, at a high assumed price if none is known."""
-    return nanos(chain, units) <= nanos_from_usd(app_state().settings.max_network_fee_usd)
-
-
 def assert_acceptable(chain: ChainName, units: int, maximum_nanos: int | None = None) -> None:
     """Check a fee against the operator's cap and a request's maximum. Raises: Rejected, as `assert_below` does."""
-    if not is_within_cap(chain, units):
+    fee_nanos = nanos(chain, units)
+    if fee_nanos > nanos_from_usd(app_state().settings.max_network_fee_usd):
         raise Rejected("network_fee_too_high")
-    if maximum_nanos is not None:
-        assert_below(nanos(chain, units), maximum_nanos)
+    assert_below(fee_nanos, maximum_nanos)
 
 
 def assert_below(fee_nanos: int, maximum_nanos: int | None) -> None:

@@ -4,14 +4,14 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 
-from sqlalchemy import Row, Select, bindparam, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Row, Select, bindparam, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.authenticated import seal_of
 from app.core import clock, identifiers
-from app.core.chains import AddressError, ChainName, Family, parse_any_address
+from app.core.chains import AddressError, ChainName, parse_any_address
 from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.tables import count, page_of, table_of
@@ -78,17 +78,17 @@ def create(
     key: NewWallet,
     *,
     name: str | None,
-    controls: Literal["default", "specified", "none"] = "none",
+    controls: Controls | None = None,
     frozen: bool = False,
     scanned: bool = True,
 ) -> WalletView:
     """Store a wallet; the wallet of a `frozen` agent is frozen. Deposits are looked for if it is `scanned`.
 
-    The caller sets `specified` controls in the same unit (`spending.controls.set_default`).
-    Another wallet of an agent with locked controls inherits those of the oldest wallet that has them.
+    The first wallet of an agent has `controls`. Another one, of an agent with locked controls, inherits those of the
+    oldest wallet that has them.
     """
     sibling_names: dict[str, str] = {}
-    if controls == "none":
+    if controls is None:
         siblings = _of_agent(agent_id).with_only_columns(Wallet.id, Wallet.name)
         sibling_names = {row.id: row.name for row in session.execute(siblings)}
     default_names = (f"wallet-{number}" for number in itertools.count(len(sibling_names) + 1))
@@ -102,12 +102,11 @@ def create(
     row = Wallet.stamp(row)
     _INSERT.execute(session, row)
     _INSERT_KEY.execute(session, {"wallet_id": key.wallet_id, "sealed": key.sealed})
-    spending_accounts.open_account(
-        session, key.wallet_id, agent_id, frozen=frozen, controls_version=int(controls != "none")
-    )
+    has_controls = controls is not None
+    spending_accounts.open_account(session, key.wallet_id, agent_id, frozen=frozen, controls_version=int(has_controls))
     view = _view(session, Wallet(**row), {})
-    if controls == "default":
-        return replace(view, spending_controls=spending_controls.set_default(session, view.id))
+    if controls is not None:
+        return replace(view, spending_controls=spending_controls.insert_new(session, view.id, controls))
     found = spending_controls.controls_of(session, list(sibling_names))
     # The oldest: a later one may have been locked while unlimited.
     locked = next((other for other in sibling_names if other in found and found[other].locked), None)
@@ -174,20 +173,14 @@ def first_wallet(session: Session, agent_id: str) -> WalletView:
 def agent_with_address(session: Session, address: str) -> str | None:
     """Return the agent with a wallet at an address, deleted ones included, or None."""
     for table in (Wallet, RetiredKey):
-        agent_id: str | None = session.scalar(
-            select(table.agent_id).where(or_(table.evm_address == address, table.solana_address == address))
-        )
+        agent_id: str | None = session.scalar(select(table.agent_id).where(_is_at(table, address)))
         if agent_id is not None:
             return agent_id
     return None
 
 
 def find_by_address(session: Session, address: str, *, agent_id: str) -> WalletView | None:
-    wallet = session.scalar(
-        select(Wallet).where(
-            or_(Wallet.evm_address == address, Wallet.solana_address == address), Wallet.agent_id == agent_id
-        )
-    )
+    wallet = session.scalar(select(Wallet).where(_is_at(Wallet, address), Wallet.agent_id == agent_id))
     return None if wallet is None else _view(session, wallet, {})
 
 
@@ -212,14 +205,10 @@ def first_wallets(session: Session, agent_ids: Sequence[str]) -> dict[str, Walle
 
 def agents_with(session: Session, named: str) -> Sequence[str]:
     """Return the agent of the wallet with this id or address, if there is one."""
-    if identifiers.parse_id(named) is not None:
-        is_named = Wallet.id == named
-    else:
-        try:
-            family, address = parse_any_address(named)
-        except AddressError:
-            return []
-        is_named = (Wallet.evm_address if family is Family.EVM else Wallet.solana_address) == address
+    try:
+        is_named = Wallet.id == named if identifiers.parse_id(named) else _is_at(Wallet, parse_any_address(named)[1])
+    except AddressError:
+        return []
     return session.scalars(select(Wallet.agent_id).where(is_named)).all()
 
 
@@ -315,6 +304,10 @@ def _delete_wallet_rows(session: Session, wallet: Wallet) -> None:
     session.execute(delete(Wallet).where(Wallet.id == wallet.id))
     for listener in app_state().wallet_deletion_listeners:
         listener(session, wallet.id)
+
+
+def _is_at(table: type[Wallet | RetiredKey], address: str) -> ColumnElement[bool]:
+    return or_(table.evm_address == address, table.solana_address == address)
 
 
 def _of_agent(agent_id: str) -> Select[Wallet]:

@@ -13,7 +13,7 @@ from app.errors import BridgeFailed, GasPending, InvalidInput, ServiceError
 from app.observability import telemetry
 from app.state import app_state
 from app.wallets.api.schemas import CHAIN, CURRENCY, GAS_PURCHASE, BridgeLegShape
-from app.wallets.bridges import advance, service, state
+from app.wallets.bridges import service, state
 from app.wallets.bridges import write_off as write_offs
 from app.wallets.bridges.service import BridgeOrder
 from app.wallets.core import parsing
@@ -65,7 +65,6 @@ class BridgeQuoteShape(definition.MovementQuoteShape):
     route = fields.String(required=True)
     fee = fields.String(required=True)
     value_usd = definition.VALUE_USD
-    network_fee = definition.network_fee_field("the source chain's")
     estimated_seconds = fields.Integer(required=True)
 
 
@@ -114,8 +113,7 @@ BRIDGE = definition.WalletMovement(
     name=MovementKind.BRIDGE, title="Bridge", noun="bridge", errors=(BridgeFailed, GasPending),
     body=BridgeBody(), result=BridgeShape, quote_result=BridgeQuoteShape,
     parse=bridge, quote=service.quote, send=service.send,
-    steps=definition.LaterSteps("bridges", advance.has_due, advance.advance_due),
-    details=state.views, commands=commands,
+    details=state.views,
     tool=definition.Tool(
         "bridge", "wallets.bridge",
         "Send tokens to the same wallet on another chain. `dry_run` returns the fee without sending. `pending` means "

@@ -3,14 +3,11 @@
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from decimal import Decimal
 from typing import Any, Generic, Protocol, TypeVar
 
-import click
 from flask import Response, jsonify
 from marshmallow import fields
-from sqlalchemy import ColumnElement
 from sqlalchemy.orm import Session
 
 from app.approvals import service
@@ -53,19 +50,9 @@ class Tool:
     description: str
 
 
-@dataclass(frozen=True, slots=True)
-class LaterSteps:
-    """What a worker does for movements that consist of several transactions."""
-
-    lease: str
-    """Its holder is the only process that does it."""
-    has_due: Callable[[datetime], ColumnElement[bool]]
-    advance_due: Callable[[], object]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovementDefinition(ApprovableMovement, Generic[OrderT]):
-    """A kind of movement, as routes, approvals, workers, MCP, pages and commands use it."""
+    """A kind of movement, as routes, approvals, workers, MCP and pages use it."""
 
     parse: Callable[[dict[str, Any]], OrderT]
     send: Send[OrderT]
@@ -74,8 +61,6 @@ class MovementDefinition(ApprovableMovement, Generic[OrderT]):
     tool: Tool | None = None
     details: Callable[[Session, Sequence[Any]], Mapping[str, object]] | None = None
     """Reads what it adds to the views of its transactions, by their ids."""
-    steps: LaterSteps | None = None
-    commands: click.Group | None = None
 
     def request(self, wallet: WalletView, order: OrderT, *, body: Mapping[str, Any], claim: Claim) -> Any | Response:
         """Return what `send` returns, or the answer 202 if the owner has to approve it. Raises: ServiceError."""
@@ -116,13 +101,9 @@ class MovementState(Schema):
     error = fields.String(allow_none=True)
 
 
-def network_fee_field(chain: str) -> fields.String:
-    return fields.String(required=True, metadata={"description": f"The maximum, in {chain} native token."})
-
-
 class MovementQuoteShape(Schema):
     dry_run = fields.Boolean(required=True)
-    network_fee = network_fee_field("the chain's")
+    network_fee = fields.String(required=True)
     network_fee_currency = fields.String(required=True, attribute="network_fee.token.symbol")
     network_fee_usd = Usd(required=True, allow_none=True, attribute="network_fee_nanos")
     gas_fee = fields.String(required=True, allow_none=True)

@@ -80,36 +80,22 @@ class UnknownSpend:
         )
 
 
-def nonce_gaps(chain: Chain) -> Iterator[NonceGap]:
-    """Compare the nonces of every wallet with a chain. Raises: PortError."""
-    last = ""
-    while chain.name.family is Family.EVM:
-        with read_only_unit() as session:
-            found = session.execute(
-                select(Wallet.id, Wallet.agent_id, Wallet.evm_address)
-                .where(Wallet.id > last if last else Wallet.id.is_not(None))
-                .order_by(Wallet.id)
-                .limit(_BATCH_SIZE)
-            ).all()
-        if not found:
-            return
-        yield from _nonce_gaps(chain, found)
-        last = found[-1].id
+def nonce_gaps(chain: Chain, *, only_recent: bool = False) -> Iterator[NonceGap]:
+    """Compare the nonces of every wallet with a chain, or of those that signed last as a quick check.
 
-
-def recent_nonce_gaps(chain: Chain) -> list[NonceGap]:
-    """Compare the nonces of the wallets that signed last with a chain, as a quick check. Raises: PortError."""
+    Raises: PortError.
+    """
     if chain.name.family is not Family.EVM:
-        return []
+        return
+    wallets = select(Wallet.id, Wallet.agent_id, Wallet.evm_address).order_by(Wallet.id)
+    if only_recent:
+        newest = select(SignedAttempt.transaction_id).order_by(SignedAttempt.id.desc()).limit(_RECENT)
+        signers = select(Transaction.wallet_id).where(Transaction.id.in_(newest))
+        wallets = wallets.where(Wallet.id.in_(signers))
     with read_only_unit() as session:
-        newest = select(SignedAttempt.transaction_id).order_by(SignedAttempt.id.desc()).limit(_RECENT).subquery()
-        found = session.execute(
-            select(Wallet.id, Wallet.agent_id, Wallet.evm_address)
-            .join(Transaction, Transaction.wallet_id == Wallet.id)
-            .join(newest, newest.c.transaction_id == Transaction.id)
-            .distinct()
-        ).all()
-    return list(_nonce_gaps(chain, found))
+        found = session.execute(wallets).all()
+    for start in range(0, len(found), _BATCH_SIZE):
+        yield from _nonce_gaps(chain, found[start : start + _BATCH_SIZE])
 
 
 def unknown_spends(chain: Chain) -> Iterator[UnknownSpend]:
@@ -143,12 +129,10 @@ def adopt_onchain_tx(spend: UnknownSpend, *, on_reopened: Callable[[Session, str
     if sent is None or sent.raw is None or purpose is None or not spend.needs_adoption:
         return False
     now = clock.now()
-    with unit_of_work() as session:
+    # Nothing changes if its wallet was deleted.
+    with suppress(NotFound), unit_of_work() as session:
         # The lock of settlements: a worker that fails the movement did so before, or sees these bytes.
-        try:
-            spending_accounts.lock_account(session, movement.wallet_id)
-        except NotFound:
-            return False  # its wallet was deleted
+        spending_accounts.lock_account(session, movement.wallet_id)
         row = session.get(Transaction, movement.id)
         if (
             purpose is AttemptPurpose.PAYMENT
@@ -164,7 +148,8 @@ def adopt_onchain_tx(spend: UnknownSpend, *, on_reopened: Callable[[Session, str
             sent.tx_hash, sent.raw, movement.nonce, movement.query.expires_at_height, movement.latest.terms
         )
         lifecycle.add_attempt(session, movement.id, movement.chain, signed, purpose)
-    return True
+        return True
+    return False
 
 
 def quarantine(spend: UnknownSpend) -> None:
@@ -202,11 +187,9 @@ def book(gap: NonceGap, nonce: int, sent: SentTransaction) -> bool:
         currency=sent.amount.token.symbol, tx_hash=sent.tx_hash, nonce=nonce, fee_cap_units=0,
         cost_nanos=0 if price is None else value_nanos(sent.amount, price), created_at=now, next_check_at=now, checks=0,
     )  # fmt: skip
-    with unit_of_work() as session:
-        try:
-            spending_accounts.lock_account(session, gap.wallet_id)
-        except NotFound:
-            return False  # its wallet was deleted
+    # Nothing is booked if its wallet was deleted.
+    with suppress(NotFound), unit_of_work() as session:
+        spending_accounts.lock_account(session, gap.wallet_id)
         if not _is_known(session, gap.chain, sent.tx_hash):
             cost_nanos = transaction.cost_nanos
             lifecycle.record(session, transaction, status=MovementStatus.PENDING)
@@ -215,7 +198,8 @@ def book(gap: NonceGap, nonce: int, sent: SentTransaction) -> bool:
             spending_holds.record_without_limits(
                 session, gap.wallet_id, reference=transaction.id, value_nanos=cost_nanos
             )
-    return True
+        return True
+    return False
 
 
 def advance_nonce(gap: NonceGap) -> None:

@@ -4,7 +4,7 @@ Prepare reads the chain and simulates. Record holds the value, allocates the non
 A process that dies between phases leaves a `pending` row that `confirmation` settles.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TypeVar
@@ -314,15 +314,24 @@ def broadcast_and_wait(
     wait_seconds: Decimal | None,
     account_id: str,
     output_token: Token | None = None,
+    legs: Sequence[tuple[str, SignedTransaction]] = (),
+    after_legs: Callable[[str], object] | None = None,
 ) -> history.TransactionView:
-    """Broadcast and wait for the outcome. An error here never becomes a 500: the recorded movement is returned."""
+    """Broadcast and wait for the outcome. An error here never becomes a 500: the recorded movement is returned.
+
+    A movement with legs is broadcast as these, with their ids, of which the last is waited for; then `after_legs`
+    applies their state to the movement.
+    """
     try:
-        refusal = settlement.broadcast(chain, recorded.id, signed)
-        if refusal is None and wait_seconds is not None and wait_seconds <= 0:
+        sent = legs or [(recorded.id, signed)]
+        refusals = [settlement.broadcast(chain, transaction_id, each) for transaction_id, each in sent]
+        if not any(refusals) and wait_seconds is not None and wait_seconds <= 0:
             return recorded
-        if settlement.may_land(refusal):
-            query = settlement.query_for(recorded.id, recorded.from_address or "", signed, output_token=output_token)
+        if all(map(settlement.may_land, refusals)):
+            query = settlement.query_for(sent[-1][0], recorded.from_address or "", signed, output_token=output_token)
             outcome_polling.wait_for_outcome(chain.name, query, seconds=wait_seconds, account_id=account_id)
+            if after_legs is not None:
+                after_legs(recorded.id)
         return history.current_view(recorded.id)
     except Exception:
         _log.exception("movement_deferred_to_workers", transaction_id=recorded.id)

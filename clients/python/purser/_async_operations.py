@@ -1127,6 +1127,174 @@ class AsyncOperations:
         )
         return result
 
+    async def list_platform_events(
+        self, *, prefer: str | Omit = OMIT, after: int | Omit = OMIT, types: str | Omit = OMIT, limit: int | Omit = OMIT
+    ) -> api.AccountEvents:
+        """Read events in order, at most 30 days old. Continue with `after`: no event is left out.
+
+        The same events are delivered to webhooks. Store `next_after` to continue after a restart.
+
+        prefer: `wait=N` waits up to N (at most 25) seconds for the first event after the cursor.
+        after: `next_after` of the previous response. Without it: from the oldest event.
+        types: Types, separated by commas: `transaction.confirmed,payment.*`.
+        limit: Events per response, at most 100.
+        """
+        result: api.AccountEvents = await self._request(
+            "GET",
+            "/v1/platform/events",
+            query={"after": after, "types": types, "limit": limit},
+            headers={"Prefer": prefer},
+            is_repeatable=True,
+        )
+        return result
+
+    async def list_platform_webhooks(self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT) -> api.WebhookPage:
+        """List webhooks, oldest first.
+
+        Secrets are not shown. A webhook with the status `disabled` says why in `status_reason`.
+
+        limit: Rows per page, at most 200.
+        offset: Rows to skip.
+        """
+        result: api.WebhookPage = await self._request(
+            "GET", "/v1/platform/webhooks", query={"limit": limit, "offset": offset}, is_repeatable=True
+        )
+        return result
+
+    async def create_platform_webhook(
+        self,
+        *,
+        url: str,
+        types: list[api.EventPattern],
+        idempotency_key: str | Omit = OMIT,
+        description: str | Omit = OMIT,
+    ) -> api.WebhookWithSecret:
+        """Add a webhook. Each delivery is signed by Standard Webhooks 1.0 with the secret in this response.
+
+        Store `secret`: it is shown only in this response. Deliveries are repeated with growing delays for three
+        days until the target returns a status from 200 to 299.
+
+        idempotency_key: Repeating a request with the same key returns the first response and creates nothing again.
+        url: The URL that receives events: https, on the public internet.
+        types: The types of events that are delivered, or groups such as `payment.*`; `*` stands for all.
+        description: A note for yourself, at most 100 characters. Default: `""`.
+        """
+        result: api.WebhookWithSecret = await self._request(
+            "POST",
+            "/v1/platform/webhooks",
+            body={"url": url, "types": types, "description": description},
+            headers={"Idempotency-Key": idempotency_key},
+            is_keyed=True,
+            is_repeatable=True,
+        )
+        return result
+
+    async def get_platform_webhook(self, webhook_id: str) -> api.Webhook:
+        """Read one webhook.
+
+        Returns its types, its status and, if it is disabled, the reason. The secret is not shown.
+        """
+        result: api.Webhook = await self._request(
+            "GET", f"/v1/platform/webhooks/{quote(webhook_id, safe='')}", is_repeatable=True
+        )
+        return result
+
+    async def change_platform_webhook(
+        self,
+        webhook_id: str,
+        *,
+        url: str | Omit = OMIT,
+        types: list[api.EventPattern] | Omit = OMIT,
+        description: str | Omit = OMIT,
+        enabled: bool | Omit = OMIT,
+    ) -> api.Webhook:
+        """Change a webhook, or enable it again after it was disabled: what waited is then delivered.
+
+        Omitted fields keep their values. `types` replaces the whole list.
+
+        url: The URL that receives events: https, on the public internet.
+        types: The types of events that are delivered, or groups such as `payment.*`; `*` stands for all.
+        description: A note for yourself, at most 100 characters.
+        enabled: `true` enables a disabled webhook again, and delivers the events that waited; `false` disables it.
+        """
+        result: api.Webhook = await self._request(
+            "PATCH",
+            f"/v1/platform/webhooks/{quote(webhook_id, safe='')}",
+            body={"url": url, "types": types, "description": description, "enabled": enabled},
+        )
+        return result
+
+    async def delete_platform_webhook(self, webhook_id: str) -> api.RemovedWebhook:
+        """Remove a webhook with its deliveries.
+
+        Deliveries that wait are dropped. The events stay readable in the list of events.
+        """
+        result: api.RemovedWebhook = await self._request(
+            "DELETE", f"/v1/platform/webhooks/{quote(webhook_id, safe='')}", is_repeatable=True
+        )
+        return result
+
+    async def rotate_platform_webhook_secret(self, webhook_id: str) -> api.WebhookWithSecret:
+        """Replace the secret. For 24 hours, deliveries have two signatures: of the new and of the former secret.
+
+        Accept both signatures while you replace the secret at the receiver. The new secret is shown only in this
+        response.
+        """
+        result: api.WebhookWithSecret = await self._request(
+            "POST", f"/v1/platform/webhooks/{quote(webhook_id, safe='')}/rotate-secret"
+        )
+        return result
+
+    async def test_platform_webhook(self, webhook_id: str) -> api.TestEvent:
+        """Send a `webhook.test` event to this webhook; see its deliveries for the result.
+
+        The event is delivered once, even if the webhook does not subscribe to its type.
+        """
+        result: api.TestEvent = await self._request("POST", f"/v1/platform/webhooks/{quote(webhook_id, safe='')}/test")
+        return result
+
+    async def list_platform_webhook_deliveries(
+        self,
+        webhook_id: str,
+        *,
+        limit: int | Omit = OMIT,
+        offset: int | Omit = OMIT,
+        status: api.DeliveryStatus | Omit = OMIT,
+    ) -> api.DeliveryPage:
+        """List deliveries with their attempts, newest first.
+
+        Shows why a target did not get an event: the status it returned, or the error, for each attempt.
+
+        limit: Rows per page, at most 200.
+        offset: Rows to skip.
+        status: Only deliveries in this state.
+        """
+        result: api.DeliveryPage = await self._request(
+            "GET",
+            f"/v1/platform/webhooks/{quote(webhook_id, safe='')}/deliveries",
+            query={"limit": limit, "offset": offset, "status": status},
+            is_repeatable=True,
+        )
+        return result
+
+    async def replay_platform_webhook(
+        self, webhook_id: str, *, event_id: str | Omit = OMIT, failed_since: str | Omit = OMIT
+    ) -> api.ReplayedDeliveries:
+        """Deliver one event again, or all that failed since a time. The event's id stays the same.
+
+        Send either `event_id` or `failed_since`. Receivers recognise a repeated event by its `id`.
+
+        event_id: The unique identifier of the event (UUID).
+        failed_since: Deliver all events again whose delivery failed at or after this time (ISO 8601 with an
+            offset).
+        """
+        result: api.ReplayedDeliveries = await self._request(
+            "POST",
+            f"/v1/platform/webhooks/{quote(webhook_id, safe='')}/replay",
+            body={"event_id": event_id, "failed_since": failed_since},
+        )
+        return result
+
     async def get_balance(self) -> api.Balance:
         """Read the remaining credits and the total spent, in US dollars; a key with limits reads what its budget
         allows.
@@ -2314,174 +2482,6 @@ class AsyncOperations:
             "DELETE",
             f"/v1/platform/agents/{quote(agent_id, safe='')}/keys/{quote(key_id, safe='')}",
             is_repeatable=True,
-        )
-        return result
-
-    async def list_platform_events(
-        self, *, prefer: str | Omit = OMIT, after: int | Omit = OMIT, types: str | Omit = OMIT, limit: int | Omit = OMIT
-    ) -> api.AccountEvents:
-        """Read events in order, at most 30 days old. Continue with `after`: no event is left out.
-
-        The same events are delivered to webhooks. Store `next_after` to continue after a restart.
-
-        prefer: `wait=N` waits up to N (at most 25) seconds for the first event after the cursor.
-        after: `next_after` of the previous response. Without it: from the oldest event.
-        types: Types, separated by commas: `transaction.confirmed,payment.*`.
-        limit: Events per response, at most 100.
-        """
-        result: api.AccountEvents = await self._request(
-            "GET",
-            "/v1/platform/events",
-            query={"after": after, "types": types, "limit": limit},
-            headers={"Prefer": prefer},
-            is_repeatable=True,
-        )
-        return result
-
-    async def list_platform_webhooks(self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT) -> api.WebhookPage:
-        """List webhooks, oldest first.
-
-        Secrets are not shown. A webhook with the status `disabled` says why in `status_reason`.
-
-        limit: Rows per page, at most 200.
-        offset: Rows to skip.
-        """
-        result: api.WebhookPage = await self._request(
-            "GET", "/v1/platform/webhooks", query={"limit": limit, "offset": offset}, is_repeatable=True
-        )
-        return result
-
-    async def create_platform_webhook(
-        self,
-        *,
-        url: str,
-        types: list[api.EventPattern],
-        idempotency_key: str | Omit = OMIT,
-        description: str | Omit = OMIT,
-    ) -> api.WebhookWithSecret:
-        """Add a webhook. Each delivery is signed by Standard Webhooks 1.0 with the secret in this response.
-
-        Store `secret`: it is shown only in this response. Deliveries are repeated with growing delays for three
-        days until the target returns a status from 200 to 299.
-
-        idempotency_key: Repeating a request with the same key returns the first response and creates nothing again.
-        url: The URL that receives events: https, on the public internet.
-        types: The types of events that are delivered, or groups such as `payment.*`; `*` stands for all.
-        description: A note for yourself, at most 100 characters. Default: `""`.
-        """
-        result: api.WebhookWithSecret = await self._request(
-            "POST",
-            "/v1/platform/webhooks",
-            body={"url": url, "types": types, "description": description},
-            headers={"Idempotency-Key": idempotency_key},
-            is_keyed=True,
-            is_repeatable=True,
-        )
-        return result
-
-    async def get_platform_webhook(self, webhook_id: str) -> api.Webhook:
-        """Read one webhook.
-
-        Returns its types, its status and, if it is disabled, the reason. The secret is not shown.
-        """
-        result: api.Webhook = await self._request(
-            "GET", f"/v1/platform/webhooks/{quote(webhook_id, safe='')}", is_repeatable=True
-        )
-        return result
-
-    async def change_platform_webhook(
-        self,
-        webhook_id: str,
-        *,
-        url: str | Omit = OMIT,
-        types: list[api.EventPattern] | Omit = OMIT,
-        description: str | Omit = OMIT,
-        enabled: bool | Omit = OMIT,
-    ) -> api.Webhook:
-        """Change a webhook, or enable it again after it was disabled: what waited is then delivered.
-
-        Omitted fields keep their values. `types` replaces the whole list.
-
-        url: The URL that receives events: https, on the public internet.
-        types: The types of events that are delivered, or groups such as `payment.*`; `*` stands for all.
-        description: A note for yourself, at most 100 characters.
-        enabled: `true` enables a disabled webhook again, and delivers the events that waited; `false` disables it.
-        """
-        result: api.Webhook = await self._request(
-            "PATCH",
-            f"/v1/platform/webhooks/{quote(webhook_id, safe='')}",
-            body={"url": url, "types": types, "description": description, "enabled": enabled},
-        )
-        return result
-
-    async def delete_platform_webhook(self, webhook_id: str) -> api.RemovedWebhook:
-        """Remove a webhook with its deliveries.
-
-        Deliveries that wait are dropped. The events stay readable in the list of events.
-        """
-        result: api.RemovedWebhook = await self._request(
-            "DELETE", f"/v1/platform/webhooks/{quote(webhook_id, safe='')}", is_repeatable=True
-        )
-        return result
-
-    async def rotate_platform_webhook_secret(self, webhook_id: str) -> api.WebhookWithSecret:
-        """Replace the secret. For 24 hours, deliveries have two signatures: of the new and of the former secret.
-
-        Accept both signatures while you replace the secret at the receiver. The new secret is shown only in this
-        response.
-        """
-        result: api.WebhookWithSecret = await self._request(
-            "POST", f"/v1/platform/webhooks/{quote(webhook_id, safe='')}/rotate-secret"
-        )
-        return result
-
-    async def test_platform_webhook(self, webhook_id: str) -> api.TestEvent:
-        """Send a `webhook.test` event to this webhook; see its deliveries for the result.
-
-        The event is delivered once, even if the webhook does not subscribe to its type.
-        """
-        result: api.TestEvent = await self._request("POST", f"/v1/platform/webhooks/{quote(webhook_id, safe='')}/test")
-        return result
-
-    async def list_platform_webhook_deliveries(
-        self,
-        webhook_id: str,
-        *,
-        limit: int | Omit = OMIT,
-        offset: int | Omit = OMIT,
-        status: api.DeliveryStatus | Omit = OMIT,
-    ) -> api.DeliveryPage:
-        """List deliveries with their attempts, newest first.
-
-        Shows why a target did not get an event: the status it returned, or the error, for each attempt.
-
-        limit: Rows per page, at most 200.
-        offset: Rows to skip.
-        status: Only deliveries in this state.
-        """
-        result: api.DeliveryPage = await self._request(
-            "GET",
-            f"/v1/platform/webhooks/{quote(webhook_id, safe='')}/deliveries",
-            query={"limit": limit, "offset": offset, "status": status},
-            is_repeatable=True,
-        )
-        return result
-
-    async def replay_platform_webhook(
-        self, webhook_id: str, *, event_id: str | Omit = OMIT, failed_since: str | Omit = OMIT
-    ) -> api.ReplayedDeliveries:
-        """Deliver one event again, or all that failed since a time. The event's id stays the same.
-
-        Send either `event_id` or `failed_since`. Receivers recognise a repeated event by its `id`.
-
-        event_id: The unique identifier of the event (UUID).
-        failed_since: Deliver all events again whose delivery failed at or after this time (ISO 8601 with an
-            offset).
-        """
-        result: api.ReplayedDeliveries = await self._request(
-            "POST",
-            f"/v1/platform/webhooks/{quote(webhook_id, safe='')}/replay",
-            body={"event_id": event_id, "failed_since": failed_since},
         )
         return result
 

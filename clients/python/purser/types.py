@@ -56,17 +56,6 @@ class Addresses(TypedDict):
     """The wallet's address on Solana, in base58."""
 
 
-class AgentAddresses(TypedDict):
-    """A wallet's addresses; the EVM address is the same on every EVM chain."""
-
-    ethereum: str
-    """The wallet's address on Ethereum: `0x` and 40 hexadecimal digits. It is the same as on Base."""
-    base: str
-    """The wallet's address on Base: `0x` and 40 hexadecimal digits."""
-    solana: str
-    """The wallet's address on Solana, in base58."""
-
-
 class AgentBody(TypedDict):
     """The fields to change; a null or blank `email` removes it."""
 
@@ -808,7 +797,7 @@ class ClaimedWallet(TypedDict):
     """The unique identifier (UUID)."""
     name: str
     """The name, 1 to 100 characters."""
-    addresses: AgentAddresses
+    addresses: Addresses
     """The wallet's deposit address on each chain."""
     spending_controls: ClaimedControls | None
     """The wallet's limits and allowlists; null if it has none and spends without limits."""
@@ -1506,7 +1495,7 @@ class ListedAgent(TypedDict):
     """The email address that was given at registration; null if there was none."""
     credits_usd: float
     """The credits that can be spent on gateway and catalog calls, in US dollars."""
-    wallet: NewAgentWallet | None
+    wallet: RegisteredWallet | None
     """The agent's first wallet; null if it has none."""
     frozen: bool
     """Whether an operator or the owner has frozen the agent: its wallets pay nothing."""
@@ -1676,7 +1665,7 @@ class NewAgent(TypedDict):
     """A placeholder: change it before a claim."""
     credits_usd: float
     """The credits that can be spent on gateway and catalog calls, in US dollars."""
-    wallet: NewAgentWallet | None
+    wallet: RegisteredWallet | None
     """The agent's first wallet; null if it has none."""
     spending_controls: NewAgentControls | None
     """The wallet's limits and allowlists; null if it has none and spends without limits."""
@@ -1718,17 +1707,6 @@ class NewAgentControls(TypedDict):
     """The most that the wallet may spend in a calendar month (UTC), in US dollars; 0 means unlimited."""
     per_tx_limit_usd: float
     """The most that one payment may count, in US dollars; 0 means unlimited."""
-
-
-class NewAgentWallet(TypedDict):
-    """The wallet of a new agent."""
-
-    id: str
-    """The unique identifier (UUID)."""
-    name: str
-    """The name, 1 to 100 characters."""
-    addresses: Addresses
-    """The wallet's deposit address on each chain."""
 
 
 class NewBudget(TypedDict):
@@ -2457,14 +2435,14 @@ class RegisterResponse(TypedDict):
 
     agentId: str
     """The unique identifier of the agent (UUID)."""
-    apiKey: str
-    """`ak_…`."""
     claimCode: str
     """Four letters, a hyphen, four digits."""
     verificationUri: str
     """Where a person claims the agent."""
     expiresIn: int
     """The claim code's validity in seconds."""
+    apiKey: str
+    """`ak_…`."""
     wallet: RegisteredWallet
     """The agent's first wallet; null if it has none."""
 
@@ -2511,7 +2489,7 @@ class RegisteredWallet(TypedDict):
     """The unique identifier (UUID)."""
     name: str
     """The name, 1 to 100 characters."""
-    addresses: AgentAddresses
+    addresses: Addresses
     """The wallet's deposit address on each chain."""
 
 
@@ -2833,7 +2811,7 @@ class ShownAgent(TypedDict):
     """The email address that was given at registration; null if there was none."""
     credits_usd: float
     """The credits that can be spent on gateway and catalog calls, in US dollars."""
-    wallet: NewAgentWallet | None
+    wallet: RegisteredWallet | None
     """The agent's first wallet; null if it has none."""
     frozen: bool
     """Whether an operator or the owner has frozen the agent: its wallets pay nothing."""

@@ -435,6 +435,96 @@ export abstract class Operations {
   }
 
   /**
+   * Read events in order, at most 30 days old. Continue with `after`: no event is left out.
+   *
+   * The same events are delivered to webhooks. Store `next_after` to continue after a restart.
+   */
+  listPlatformEvents(args: Input<"list_platform_events", ""> = {}, options?: CallOptions): Promise<Output<"list_platform_events">> {
+    return this.call({ method: "GET", path: "/v1/platform/events", query: ["after","types","limit"], headers: { prefer: "Prefer" } }, args, options);
+  }
+
+  /**
+   * List webhooks, oldest first.
+   *
+   * Secrets are not shown. A webhook with the status `disabled` says why in `status_reason`.
+   */
+  listPlatformWebhooks(args: Input<"list_platform_webhooks", ""> = {}, options?: CallOptions): Promise<Output<"list_platform_webhooks">> {
+    return this.call({ method: "GET", path: "/v1/platform/webhooks", query: ["limit","offset"] }, args, options);
+  }
+
+  /**
+   * Add a webhook. Each delivery is signed by Standard Webhooks 1.0 with the secret in this response.
+   *
+   * Store `secret`: it is shown only in this response. Deliveries are repeated with growing delays for three days until the target returns a status from 200 to 299.
+   */
+  createPlatformWebhook(args: Input<"create_platform_webhook", "">, options?: CallOptions): Promise<Output<"create_platform_webhook">> {
+    return this.call({ method: "POST", path: "/v1/platform/webhooks", headers: { idempotency_key: "Idempotency-Key" }, body: "members" }, args, options);
+  }
+
+  /**
+   * Read one webhook.
+   *
+   * Returns its types, its status and, if it is disabled, the reason. The secret is not shown.
+   */
+  getPlatformWebhook(args: Input<"get_platform_webhook", "">, options?: CallOptions): Promise<Output<"get_platform_webhook">> {
+    return this.call({ method: "GET", path: "/v1/platform/webhooks/{webhook_id}" }, args, options);
+  }
+
+  /**
+   * Change a webhook, or enable it again after it was disabled: what waited is then delivered.
+   *
+   * Omitted fields keep their values. `types` replaces the whole list.
+   */
+  changePlatformWebhook(args: Input<"change_platform_webhook", "">, options?: CallOptions): Promise<Output<"change_platform_webhook">> {
+    return this.call({ method: "PATCH", path: "/v1/platform/webhooks/{webhook_id}", body: "members" }, args, options);
+  }
+
+  /**
+   * Remove a webhook with its deliveries.
+   *
+   * Deliveries that wait are dropped. The events stay readable in the list of events.
+   */
+  deletePlatformWebhook(args: Input<"delete_platform_webhook", "">, options?: CallOptions): Promise<Output<"delete_platform_webhook">> {
+    return this.call({ method: "DELETE", path: "/v1/platform/webhooks/{webhook_id}" }, args, options);
+  }
+
+  /**
+   * Replace the secret. For 24 hours, deliveries have two signatures: of the new and of the former secret.
+   *
+   * Accept both signatures while you replace the secret at the receiver. The new secret is shown only in this response.
+   */
+  rotatePlatformWebhookSecret(args: Input<"rotate_platform_webhook_secret", "">, options?: CallOptions): Promise<Output<"rotate_platform_webhook_secret">> {
+    return this.call({ method: "POST", path: "/v1/platform/webhooks/{webhook_id}/rotate-secret" }, args, options);
+  }
+
+  /**
+   * Send a `webhook.test` event to this webhook; see its deliveries for the result.
+   *
+   * The event is delivered once, even if the webhook does not subscribe to its type.
+   */
+  testPlatformWebhook(args: Input<"test_platform_webhook", "">, options?: CallOptions): Promise<Output<"test_platform_webhook">> {
+    return this.call({ method: "POST", path: "/v1/platform/webhooks/{webhook_id}/test" }, args, options);
+  }
+
+  /**
+   * List deliveries with their attempts, newest first.
+   *
+   * Shows why a target did not get an event: the status it returned, or the error, for each attempt.
+   */
+  listPlatformWebhookDeliveries(args: Input<"list_platform_webhook_deliveries", "">, options?: CallOptions): Promise<Output<"list_platform_webhook_deliveries">> {
+    return this.call({ method: "GET", path: "/v1/platform/webhooks/{webhook_id}/deliveries", query: ["limit","offset","status"] }, args, options);
+  }
+
+  /**
+   * Deliver one event again, or all that failed since a time. The event's id stays the same.
+   *
+   * Send either `event_id` or `failed_since`. Receivers recognise a repeated event by its `id`.
+   */
+  replayPlatformWebhook(args: Input<"replay_platform_webhook", "">, options?: CallOptions): Promise<Output<"replay_platform_webhook">> {
+    return this.call({ method: "POST", path: "/v1/platform/webhooks/{webhook_id}/replay", body: "members" }, args, options);
+  }
+
+  /**
    * Read the remaining credits and the total spent, in US dollars; a key with limits reads what its budget allows.
    *
    * Credits pay for gateway and catalog calls. They are not tokens, and are bought with `POST /v1/credits/topup`.
@@ -855,96 +945,6 @@ export abstract class Operations {
    */
   revokeAgentKey(args: Input<"revoke_agent_key", "">, options?: CallOptions): Promise<Output<"revoke_agent_key">> {
     return this.call({ method: "DELETE", path: "/v1/platform/agents/{agent_id}/keys/{key_id}" }, args, options);
-  }
-
-  /**
-   * Read events in order, at most 30 days old. Continue with `after`: no event is left out.
-   *
-   * The same events are delivered to webhooks. Store `next_after` to continue after a restart.
-   */
-  listPlatformEvents(args: Input<"list_platform_events", ""> = {}, options?: CallOptions): Promise<Output<"list_platform_events">> {
-    return this.call({ method: "GET", path: "/v1/platform/events", query: ["after","types","limit"], headers: { prefer: "Prefer" } }, args, options);
-  }
-
-  /**
-   * List webhooks, oldest first.
-   *
-   * Secrets are not shown. A webhook with the status `disabled` says why in `status_reason`.
-   */
-  listPlatformWebhooks(args: Input<"list_platform_webhooks", ""> = {}, options?: CallOptions): Promise<Output<"list_platform_webhooks">> {
-    return this.call({ method: "GET", path: "/v1/platform/webhooks", query: ["limit","offset"] }, args, options);
-  }
-
-  /**
-   * Add a webhook. Each delivery is signed by Standard Webhooks 1.0 with the secret in this response.
-   *
-   * Store `secret`: it is shown only in this response. Deliveries are repeated with growing delays for three days until the target returns a status from 200 to 299.
-   */
-  createPlatformWebhook(args: Input<"create_platform_webhook", "">, options?: CallOptions): Promise<Output<"create_platform_webhook">> {
-    return this.call({ method: "POST", path: "/v1/platform/webhooks", headers: { idempotency_key: "Idempotency-Key" }, body: "members" }, args, options);
-  }
-
-  /**
-   * Read one webhook.
-   *
-   * Returns its types, its status and, if it is disabled, the reason. The secret is not shown.
-   */
-  getPlatformWebhook(args: Input<"get_platform_webhook", "">, options?: CallOptions): Promise<Output<"get_platform_webhook">> {
-    return this.call({ method: "GET", path: "/v1/platform/webhooks/{webhook_id}" }, args, options);
-  }
-
-  /**
-   * Change a webhook, or enable it again after it was disabled: what waited is then delivered.
-   *
-   * Omitted fields keep their values. `types` replaces the whole list.
-   */
-  changePlatformWebhook(args: Input<"change_platform_webhook", "">, options?: CallOptions): Promise<Output<"change_platform_webhook">> {
-    return this.call({ method: "PATCH", path: "/v1/platform/webhooks/{webhook_id}", body: "members" }, args, options);
-  }
-
-  /**
-   * Remove a webhook with its deliveries.
-   *
-   * Deliveries that wait are dropped. The events stay readable in the list of events.
-   */
-  deletePlatformWebhook(args: Input<"delete_platform_webhook", "">, options?: CallOptions): Promise<Output<"delete_platform_webhook">> {
-    return this.call({ method: "DELETE", path: "/v1/platform/webhooks/{webhook_id}" }, args, options);
-  }
-
-  /**
-   * Replace the secret. For 24 hours, deliveries have two signatures: of the new and of the former secret.
-   *
-   * Accept both signatures while you replace the secret at the receiver. The new secret is shown only in this response.
-   */
-  rotatePlatformWebhookSecret(args: Input<"rotate_platform_webhook_secret", "">, options?: CallOptions): Promise<Output<"rotate_platform_webhook_secret">> {
-    return this.call({ method: "POST", path: "/v1/platform/webhooks/{webhook_id}/rotate-secret" }, args, options);
-  }
-
-  /**
-   * Send a `webhook.test` event to this webhook; see its deliveries for the result.
-   *
-   * The event is delivered once, even if the webhook does not subscribe to its type.
-   */
-  testPlatformWebhook(args: Input<"test_platform_webhook", "">, options?: CallOptions): Promise<Output<"test_platform_webhook">> {
-    return this.call({ method: "POST", path: "/v1/platform/webhooks/{webhook_id}/test" }, args, options);
-  }
-
-  /**
-   * List deliveries with their attempts, newest first.
-   *
-   * Shows why a target did not get an event: the status it returned, or the error, for each attempt.
-   */
-  listPlatformWebhookDeliveries(args: Input<"list_platform_webhook_deliveries", "">, options?: CallOptions): Promise<Output<"list_platform_webhook_deliveries">> {
-    return this.call({ method: "GET", path: "/v1/platform/webhooks/{webhook_id}/deliveries", query: ["limit","offset","status"] }, args, options);
-  }
-
-  /**
-   * Deliver one event again, or all that failed since a time. The event's id stays the same.
-   *
-   * Send either `event_id` or `failed_since`. Receivers recognise a repeated event by its `id`.
-   */
-  replayPlatformWebhook(args: Input<"replay_platform_webhook", "">, options?: CallOptions): Promise<Output<"replay_platform_webhook">> {
-    return this.call({ method: "POST", path: "/v1/platform/webhooks/{webhook_id}/replay", body: "members" }, args, options);
   }
 
   /**

@@ -832,6 +832,173 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/platform/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read events in order, at most 30 days old. Continue with `after`: no event is left out.
+         * @description The same events are delivered to webhooks. Store `next_after` to continue after a restart.
+         */
+        get: operations["list_platform_events"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/platform/webhooks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List webhooks, oldest first.
+         * @description Secrets are not shown. A webhook with the status `disabled` says why in `status_reason`.
+         */
+        get: operations["list_platform_webhooks"];
+        put?: never;
+        /**
+         * Add a webhook. Each delivery is signed by Standard Webhooks 1.0 with the secret in this response.
+         * @description Store `secret`: it is shown only in this response. Deliveries are repeated with growing delays for three days until the target returns a status from 200 to 299.
+         */
+        post: operations["create_platform_webhook"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/platform/webhooks/{webhook_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the webhook (UUID). */
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        /**
+         * Read one webhook.
+         * @description Returns its types, its status and, if it is disabled, the reason. The secret is not shown.
+         */
+        get: operations["get_platform_webhook"];
+        put?: never;
+        post?: never;
+        /**
+         * Remove a webhook with its deliveries.
+         * @description Deliveries that wait are dropped. The events stay readable in the list of events.
+         */
+        delete: operations["delete_platform_webhook"];
+        options?: never;
+        head?: never;
+        /**
+         * Change a webhook, or enable it again after it was disabled: what waited is then delivered.
+         * @description Omitted fields keep their values. `types` replaces the whole list.
+         */
+        patch: operations["change_platform_webhook"];
+        trace?: never;
+    };
+    "/v1/platform/webhooks/{webhook_id}/rotate-secret": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the webhook (UUID). */
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Replace the secret. For 24 hours, deliveries have two signatures: of the new and of the former secret.
+         * @description Accept both signatures while you replace the secret at the receiver. The new secret is shown only in this response.
+         */
+        post: operations["rotate_platform_webhook_secret"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/platform/webhooks/{webhook_id}/test": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the webhook (UUID). */
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Send a `webhook.test` event to this webhook; see its deliveries for the result.
+         * @description The event is delivered once, even if the webhook does not subscribe to its type.
+         */
+        post: operations["test_platform_webhook"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/platform/webhooks/{webhook_id}/deliveries": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the webhook (UUID). */
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        /**
+         * List deliveries with their attempts, newest first.
+         * @description Shows why a target did not get an event: the status it returned, or the error, for each attempt.
+         */
+        get: operations["list_platform_webhook_deliveries"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/platform/webhooks/{webhook_id}/replay": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the webhook (UUID). */
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Deliver one event again, or all that failed since a time. The event's id stays the same.
+         * @description Send either `event_id` or `failed_since`. Receivers recognise a repeated event by its `id`.
+         */
+        post: operations["replay_platform_webhook"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/balance": {
         parameters: {
             query?: never;
@@ -1682,173 +1849,6 @@ export interface paths {
          * @description Omitted limits stay as they are; null removes one.
          */
         patch: operations["change_agent_key"];
-        trace?: never;
-    };
-    "/v1/platform/events": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Read events in order, at most 30 days old. Continue with `after`: no event is left out.
-         * @description The same events are delivered to webhooks. Store `next_after` to continue after a restart.
-         */
-        get: operations["list_platform_events"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/platform/webhooks": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List webhooks, oldest first.
-         * @description Secrets are not shown. A webhook with the status `disabled` says why in `status_reason`.
-         */
-        get: operations["list_platform_webhooks"];
-        put?: never;
-        /**
-         * Add a webhook. Each delivery is signed by Standard Webhooks 1.0 with the secret in this response.
-         * @description Store `secret`: it is shown only in this response. Deliveries are repeated with growing delays for three days until the target returns a status from 200 to 299.
-         */
-        post: operations["create_platform_webhook"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/platform/webhooks/{webhook_id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /** @description The unique identifier of the webhook (UUID). */
-                webhook_id: string;
-            };
-            cookie?: never;
-        };
-        /**
-         * Read one webhook.
-         * @description Returns its types, its status and, if it is disabled, the reason. The secret is not shown.
-         */
-        get: operations["get_platform_webhook"];
-        put?: never;
-        post?: never;
-        /**
-         * Remove a webhook with its deliveries.
-         * @description Deliveries that wait are dropped. The events stay readable in the list of events.
-         */
-        delete: operations["delete_platform_webhook"];
-        options?: never;
-        head?: never;
-        /**
-         * Change a webhook, or enable it again after it was disabled: what waited is then delivered.
-         * @description Omitted fields keep their values. `types` replaces the whole list.
-         */
-        patch: operations["change_platform_webhook"];
-        trace?: never;
-    };
-    "/v1/platform/webhooks/{webhook_id}/rotate-secret": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /** @description The unique identifier of the webhook (UUID). */
-                webhook_id: string;
-            };
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Replace the secret. For 24 hours, deliveries have two signatures: of the new and of the former secret.
-         * @description Accept both signatures while you replace the secret at the receiver. The new secret is shown only in this response.
-         */
-        post: operations["rotate_platform_webhook_secret"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/platform/webhooks/{webhook_id}/test": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /** @description The unique identifier of the webhook (UUID). */
-                webhook_id: string;
-            };
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Send a `webhook.test` event to this webhook; see its deliveries for the result.
-         * @description The event is delivered once, even if the webhook does not subscribe to its type.
-         */
-        post: operations["test_platform_webhook"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/platform/webhooks/{webhook_id}/deliveries": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /** @description The unique identifier of the webhook (UUID). */
-                webhook_id: string;
-            };
-            cookie?: never;
-        };
-        /**
-         * List deliveries with their attempts, newest first.
-         * @description Shows why a target did not get an event: the status it returned, or the error, for each attempt.
-         */
-        get: operations["list_platform_webhook_deliveries"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/platform/webhooks/{webhook_id}/replay": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /** @description The unique identifier of the webhook (UUID). */
-                webhook_id: string;
-            };
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Deliver one event again, or all that failed since a time. The event's id stays the same.
-         * @description Send either `event_id` or `failed_since`. Receivers recognise a repeated event by its `id`.
-         */
-        post: operations["replay_platform_webhook"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
         trace?: never;
     };
     "/v1/trading/perpdex": {
@@ -4416,8 +4416,8 @@ export interface components {
              */
             email?: string | null;
         };
-        /** @description A wallet's addresses; the EVM address is the same on every EVM chain. */
-        AgentAddresses: {
+        /** @description A wallet's address on each chain; the EVM chains share one. */
+        Addresses: {
             /** @description The wallet's address on Ethereum: `0x` and 40 hexadecimal digits. It is the same as on Base. */
             ethereum: string;
             /** @description The wallet's address on Base: `0x` and 40 hexadecimal digits. */
@@ -4432,20 +4432,20 @@ export interface components {
             /** @description The name, 1 to 100 characters. */
             name: string;
             /** @description The wallet's deposit address on each chain. */
-            addresses: components["schemas"]["AgentAddresses"];
+            addresses: components["schemas"]["Addresses"];
         };
         /** @description The new agent. Its key and claim code are never shown again. */
         RegisterResponse: {
             /** @description The unique identifier of the agent (UUID). */
             agentId: string;
-            /** @description `ak_…`. */
-            apiKey: string;
             /** @description Four letters, a hyphen, four digits. */
             claimCode: string;
             /** @description Where a person claims the agent. */
             verificationUri: string;
             /** @description The claim code's validity in seconds. */
             expiresIn: number;
+            /** @description `ak_…`. */
+            apiKey: string;
             /** @description The agent's first wallet; null if it has none. */
             wallet: components["schemas"]["RegisteredWallet"];
         };
@@ -4699,7 +4699,7 @@ export interface components {
             /** @description The name, 1 to 100 characters. */
             name: string;
             /** @description The wallet's deposit address on each chain. */
-            addresses: components["schemas"]["AgentAddresses"];
+            addresses: components["schemas"]["Addresses"];
             /** @description The wallet's limits and allowlists; null if it has none and spends without limits. */
             spending_controls: components["schemas"]["ClaimedControls"] | null;
         };
@@ -4731,15 +4731,6 @@ export interface components {
             claimReceipt?: string;
             /** @description The agent's first wallet; null if it has none. */
             wallet: components["schemas"]["ClaimedWallet"] | null;
-        };
-        /** @description A wallet's address on each chain; the EVM chains share one. */
-        Addresses: {
-            /** @description The wallet's address on Ethereum: `0x` and 40 hexadecimal digits. It is the same as on Base. */
-            ethereum: string;
-            /** @description The wallet's address on Base: `0x` and 40 hexadecimal digits. */
-            base: string;
-            /** @description The wallet's address on Solana, in base58. */
-            solana: string;
         };
         /** @description A wallet's limits; 0 means unlimited, an empty list allows everything. */
         Controls: {
@@ -6307,18 +6298,6 @@ export interface components {
              */
             per_tx_limit_usd?: number | null;
         };
-        /** @description The wallet of a new agent. */
-        NewAgentWallet: {
-            /**
-             * Format: uuid
-             * @description The unique identifier (UUID).
-             */
-            id: string;
-            /** @description The name, 1 to 100 characters. */
-            name: string;
-            /** @description The wallet's deposit address on each chain. */
-            addresses: components["schemas"]["Addresses"];
-        };
         /** @description The limits of a new agent's wallet. */
         NewAgentControls: {
             /** @description The most that the wallet may spend in a calendar day (UTC), in US dollars; 0 means unlimited. */
@@ -6346,7 +6325,7 @@ export interface components {
             /** @description The credits that can be spent on gateway and catalog calls, in US dollars. */
             credits_usd: number;
             /** @description The agent's first wallet; null if it has none. */
-            wallet: components["schemas"]["NewAgentWallet"] | null;
+            wallet: components["schemas"]["RegisteredWallet"] | null;
             /** @description The wallet's limits and allowlists; null if it has none and spends without limits. */
             spending_controls: components["schemas"]["NewAgentControls"] | null;
             /**
@@ -6371,7 +6350,7 @@ export interface components {
             /** @description The credits that can be spent on gateway and catalog calls, in US dollars. */
             credits_usd: number;
             /** @description The agent's first wallet; null if it has none. */
-            wallet: components["schemas"]["NewAgentWallet"] | null;
+            wallet: components["schemas"]["RegisteredWallet"] | null;
             /** @description Whether an operator or the owner has frozen the agent: its wallets pay nothing. */
             frozen: boolean;
             /**
@@ -6408,7 +6387,7 @@ export interface components {
             /** @description The credits that can be spent on gateway and catalog calls, in US dollars. */
             credits_usd: number;
             /** @description The agent's first wallet; null if it has none. */
-            wallet: components["schemas"]["NewAgentWallet"] | null;
+            wallet: components["schemas"]["RegisteredWallet"] | null;
             /** @description Whether an operator or the owner has frozen the agent: its wallets pay nothing. */
             frozen: boolean;
             /**
@@ -6692,7 +6671,10 @@ export interface components {
             agent_ids?: string[] | null;
             /** @description Change every agent, 10000 in one call. Excludes `agent_ids`. Default: `false`. */
             all?: boolean;
-            /** @description With `all`: continue after this agent, the last response's `next_after`. */
+            /**
+             * Format: uuid
+             * @description With `all`: continue after this agent, the last response's `next_after`.
+             */
             after?: string | null;
         };
         /** @description An agent with unchanged controls, and the reason. */
@@ -10931,6 +10913,436 @@ export interface operations {
             };
         };
     };
+    list_platform_events: {
+        parameters: {
+            query?: {
+                /** @description `next_after` of the previous response. Without it: from the oldest event. */
+                after?: number;
+                /** @description Types, separated by commas: `transaction.confirmed,payment.*`. */
+                types?: string;
+                /** @description Events per response, at most 100. */
+                limit?: number;
+            };
+            header?: {
+                /** @description `wait=N` waits up to N (at most 25) seconds for the first event after the cursor. */
+                Prefer?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "events": [
+                     *         {
+                     *           "agent_id": "11a5bbc7-842e-46bd-8987-1449a00eab07",
+                     *           "data": {
+                     *             "after": {
+                     *               "daily_limit_usd": "0",
+                     *               "monthly_limit_usd": "0",
+                     *               "per_tx_limit_usd": "0",
+                     *               "weekly_limit_usd": "0"
+                     *             },
+                     *             "before": {
+                     *               "daily_limit_usd": "100",
+                     *               "monthly_limit_usd": "1000",
+                     *               "per_tx_limit_usd": "50",
+                     *               "weekly_limit_usd": "500"
+                     *             },
+                     *             "loosens": true,
+                     *             "wallet_id": "bce944a6-dd99-431d-8578-fca534378bc7"
+                     *           },
+                     *           "id": "46b59568-5b10-4bb6-a450-413d67e15f08",
+                     *           "object_id": "bce944a6-dd99-431d-8578-fca534378bc7",
+                     *           "timestamp": "2026-11-27T05:17:03.539Z",
+                     *           "type": "controls.changed"
+                     *         },
+                     *         {
+                     *           "agent_id": "11a5bbc7-842e-46bd-8987-1449a00eab07",
+                     *           "data": {
+                     *             "dry_run": false,
+                     *             "host": "shop.example",
+                     *             "purchase_id": "d13fbf32-cce3-4cd2-9b0a-6842901e375b",
+                     *             "quantity": 1,
+                     *             "reason": null,
+                     *             "status": "queued",
+                     *             "total_usd": null,
+                     *             "wallet_id": "bce944a6-dd99-431d-8578-fca534378bc7"
+                     *           },
+                     *           "id": "df2b44b8-4b84-4d7f-966c-42be41a792ba",
+                     *           "object_id": "d13fbf32-cce3-4cd2-9b0a-6842901e375b",
+                     *           "timestamp": "2026-11-27T05:17:03.714Z",
+                     *           "type": "purchase.queued"
+                     *         }
+                     *       ],
+                     *       "has_more": false,
+                     *       "next_after": 38
+                     *     }
+                     */
+                    "application/json": components["schemas"]["AccountEvents"];
+                };
+            };
+        };
+    };
+    list_platform_webhooks: {
+        parameters: {
+            query?: {
+                /** @description Rows per page, at most 200. */
+                limit?: number;
+                /** @description Rows to skip. */
+                offset?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "pagination": {
+                     *         "has_more": false,
+                     *         "limit": 50,
+                     *         "offset": 0,
+                     *         "total": 0
+                     *       },
+                     *       "webhooks": []
+                     *     }
+                     */
+                    "application/json": components["schemas"]["WebhookPage"];
+                };
+            };
+        };
+    };
+    create_platform_webhook: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Repeating a request with the same key returns the first response and creates nothing again. */
+                "Idempotency-Key"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "url": "https://hooks.example.com/purser",
+                 *       "types": [
+                 *         "transaction.*",
+                 *         "approval.*"
+                 *       ]
+                 *     }
+                 */
+                "application/json": components["schemas"]["NewWebhookBody"];
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "created_at": "2026-11-27T05:18:17.007Z",
+                     *       "created_by": "cc410a94-edc1-4490-b3fa-8ab6df620311",
+                     *       "description": "",
+                     *       "failing_since": null,
+                     *       "former_secret_until": null,
+                     *       "id": "4affc4f3-8770-4625-a19c-00e442328f0e",
+                     *       "secret": "whsec_…",
+                     *       "status": "enabled",
+                     *       "status_reason": null,
+                     *       "types": [
+                     *         "*"
+                     *       ],
+                     *       "url": "https://shop.example/p/1"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["WebhookWithSecret"];
+                };
+            };
+        };
+    };
+    get_platform_webhook: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the webhook (UUID). */
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "created_at": "2026-11-27T05:18:17.007Z",
+                     *       "created_by": "cc410a94-edc1-4490-b3fa-8ab6df620311",
+                     *       "description": "",
+                     *       "failing_since": null,
+                     *       "former_secret_until": null,
+                     *       "id": "4affc4f3-8770-4625-a19c-00e442328f0e",
+                     *       "status": "enabled",
+                     *       "status_reason": null,
+                     *       "types": [
+                     *         "*"
+                     *       ],
+                     *       "url": "https://shop.example/p/1"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Webhook"];
+                };
+            };
+        };
+    };
+    delete_platform_webhook: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the webhook (UUID). */
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "deleted": true,
+                     *       "id": "4affc4f3-8770-4625-a19c-00e442328f0e"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["RemovedWebhook"];
+                };
+            };
+        };
+    };
+    change_platform_webhook: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the webhook (UUID). */
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "enabled": false
+                 *     }
+                 */
+                "application/json": components["schemas"]["WebhookBody"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "created_at": "2026-11-27T05:18:17.007Z",
+                     *       "created_by": "cc410a94-edc1-4490-b3fa-8ab6df620311",
+                     *       "description": "",
+                     *       "failing_since": null,
+                     *       "former_secret_until": null,
+                     *       "id": "4affc4f3-8770-4625-a19c-00e442328f0e",
+                     *       "status": "enabled",
+                     *       "status_reason": null,
+                     *       "types": [
+                     *         "*"
+                     *       ],
+                     *       "url": "https://shop.example/p/1"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Webhook"];
+                };
+            };
+        };
+    };
+    rotate_platform_webhook_secret: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the webhook (UUID). */
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "created_at": "2026-11-27T05:18:20.419Z",
+                     *       "created_by": "cc410a94-edc1-4490-b3fa-8ab6df620311",
+                     *       "description": "",
+                     *       "failing_since": null,
+                     *       "former_secret_until": "2026-11-28T05:18:20.445Z",
+                     *       "id": "0cfc0e3f-9e4a-47a9-8cd9-a40edd140eec",
+                     *       "secret": "whsec_…",
+                     *       "status": "enabled",
+                     *       "status_reason": null,
+                     *       "types": [
+                     *         "*"
+                     *       ],
+                     *       "url": "https://hooks.example.com/x"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["WebhookWithSecret"];
+                };
+            };
+        };
+    };
+    test_platform_webhook: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the webhook (UUID). */
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "event_id": "8d319b33-ba59-48e6-8bcc-1969c7522697"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["TestEvent"];
+                };
+            };
+        };
+    };
+    list_platform_webhook_deliveries: {
+        parameters: {
+            query?: {
+                /** @description Rows per page, at most 200. */
+                limit?: number;
+                /** @description Rows to skip. */
+                offset?: number;
+                /** @description Only deliveries in this state. */
+                status?: components["schemas"]["DeliveryStatus"];
+            };
+            header?: never;
+            path: {
+                /** @description The unique identifier of the webhook (UUID). */
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "deliveries": [],
+                     *       "pagination": {
+                     *         "has_more": false,
+                     *         "limit": 50,
+                     *         "offset": 0,
+                     *         "total": 0
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["DeliveryPage"];
+                };
+            };
+        };
+    };
+    replay_platform_webhook: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the webhook (UUID). */
+                webhook_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                /**
+                 * @example {
+                 *       "failed_since": "2026-11-27T00:00:00Z"
+                 *     }
+                 */
+                "application/json": components["schemas"]["ReplayBody"];
+            };
+        };
+        responses: {
+            /** @description Accepted */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "count": 0,
+                     *       "delivery_ids": []
+                     *     }
+                     */
+                    "application/json": components["schemas"]["ReplayedDeliveries"];
+                };
+            };
+        };
+    };
     get_balance: {
         parameters: {
             query?: never;
@@ -13592,436 +14004,6 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["LimitedKey"];
-                };
-            };
-        };
-    };
-    list_platform_events: {
-        parameters: {
-            query?: {
-                /** @description `next_after` of the previous response. Without it: from the oldest event. */
-                after?: number;
-                /** @description Types, separated by commas: `transaction.confirmed,payment.*`. */
-                types?: string;
-                /** @description Events per response, at most 100. */
-                limit?: number;
-            };
-            header?: {
-                /** @description `wait=N` waits up to N (at most 25) seconds for the first event after the cursor. */
-                Prefer?: string;
-            };
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description OK */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "events": [
-                     *         {
-                     *           "agent_id": "11a5bbc7-842e-46bd-8987-1449a00eab07",
-                     *           "data": {
-                     *             "after": {
-                     *               "daily_limit_usd": "0",
-                     *               "monthly_limit_usd": "0",
-                     *               "per_tx_limit_usd": "0",
-                     *               "weekly_limit_usd": "0"
-                     *             },
-                     *             "before": {
-                     *               "daily_limit_usd": "100",
-                     *               "monthly_limit_usd": "1000",
-                     *               "per_tx_limit_usd": "50",
-                     *               "weekly_limit_usd": "500"
-                     *             },
-                     *             "loosens": true,
-                     *             "wallet_id": "bce944a6-dd99-431d-8578-fca534378bc7"
-                     *           },
-                     *           "id": "46b59568-5b10-4bb6-a450-413d67e15f08",
-                     *           "object_id": "bce944a6-dd99-431d-8578-fca534378bc7",
-                     *           "timestamp": "2026-11-27T05:17:03.539Z",
-                     *           "type": "controls.changed"
-                     *         },
-                     *         {
-                     *           "agent_id": "11a5bbc7-842e-46bd-8987-1449a00eab07",
-                     *           "data": {
-                     *             "dry_run": false,
-                     *             "host": "shop.example",
-                     *             "purchase_id": "d13fbf32-cce3-4cd2-9b0a-6842901e375b",
-                     *             "quantity": 1,
-                     *             "reason": null,
-                     *             "status": "queued",
-                     *             "total_usd": null,
-                     *             "wallet_id": "bce944a6-dd99-431d-8578-fca534378bc7"
-                     *           },
-                     *           "id": "df2b44b8-4b84-4d7f-966c-42be41a792ba",
-                     *           "object_id": "d13fbf32-cce3-4cd2-9b0a-6842901e375b",
-                     *           "timestamp": "2026-11-27T05:17:03.714Z",
-                     *           "type": "purchase.queued"
-                     *         }
-                     *       ],
-                     *       "has_more": false,
-                     *       "next_after": 38
-                     *     }
-                     */
-                    "application/json": components["schemas"]["AccountEvents"];
-                };
-            };
-        };
-    };
-    list_platform_webhooks: {
-        parameters: {
-            query?: {
-                /** @description Rows per page, at most 200. */
-                limit?: number;
-                /** @description Rows to skip. */
-                offset?: number;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description OK */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "pagination": {
-                     *         "has_more": false,
-                     *         "limit": 50,
-                     *         "offset": 0,
-                     *         "total": 0
-                     *       },
-                     *       "webhooks": []
-                     *     }
-                     */
-                    "application/json": components["schemas"]["WebhookPage"];
-                };
-            };
-        };
-    };
-    create_platform_webhook: {
-        parameters: {
-            query?: never;
-            header?: {
-                /** @description Repeating a request with the same key returns the first response and creates nothing again. */
-                "Idempotency-Key"?: string;
-            };
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                /**
-                 * @example {
-                 *       "url": "https://hooks.example.com/purser",
-                 *       "types": [
-                 *         "transaction.*",
-                 *         "approval.*"
-                 *       ]
-                 *     }
-                 */
-                "application/json": components["schemas"]["NewWebhookBody"];
-            };
-        };
-        responses: {
-            /** @description Created */
-            201: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "created_at": "2026-11-27T05:18:17.007Z",
-                     *       "created_by": "cc410a94-edc1-4490-b3fa-8ab6df620311",
-                     *       "description": "",
-                     *       "failing_since": null,
-                     *       "former_secret_until": null,
-                     *       "id": "4affc4f3-8770-4625-a19c-00e442328f0e",
-                     *       "secret": "whsec_…",
-                     *       "status": "enabled",
-                     *       "status_reason": null,
-                     *       "types": [
-                     *         "*"
-                     *       ],
-                     *       "url": "https://shop.example/p/1"
-                     *     }
-                     */
-                    "application/json": components["schemas"]["WebhookWithSecret"];
-                };
-            };
-        };
-    };
-    get_platform_webhook: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /** @description The unique identifier of the webhook (UUID). */
-                webhook_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description OK */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "created_at": "2026-11-27T05:18:17.007Z",
-                     *       "created_by": "cc410a94-edc1-4490-b3fa-8ab6df620311",
-                     *       "description": "",
-                     *       "failing_since": null,
-                     *       "former_secret_until": null,
-                     *       "id": "4affc4f3-8770-4625-a19c-00e442328f0e",
-                     *       "status": "enabled",
-                     *       "status_reason": null,
-                     *       "types": [
-                     *         "*"
-                     *       ],
-                     *       "url": "https://shop.example/p/1"
-                     *     }
-                     */
-                    "application/json": components["schemas"]["Webhook"];
-                };
-            };
-        };
-    };
-    delete_platform_webhook: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /** @description The unique identifier of the webhook (UUID). */
-                webhook_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description OK */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "deleted": true,
-                     *       "id": "4affc4f3-8770-4625-a19c-00e442328f0e"
-                     *     }
-                     */
-                    "application/json": components["schemas"]["RemovedWebhook"];
-                };
-            };
-        };
-    };
-    change_platform_webhook: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /** @description The unique identifier of the webhook (UUID). */
-                webhook_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                /**
-                 * @example {
-                 *       "enabled": false
-                 *     }
-                 */
-                "application/json": components["schemas"]["WebhookBody"];
-            };
-        };
-        responses: {
-            /** @description OK */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "created_at": "2026-11-27T05:18:17.007Z",
-                     *       "created_by": "cc410a94-edc1-4490-b3fa-8ab6df620311",
-                     *       "description": "",
-                     *       "failing_since": null,
-                     *       "former_secret_until": null,
-                     *       "id": "4affc4f3-8770-4625-a19c-00e442328f0e",
-                     *       "status": "enabled",
-                     *       "status_reason": null,
-                     *       "types": [
-                     *         "*"
-                     *       ],
-                     *       "url": "https://shop.example/p/1"
-                     *     }
-                     */
-                    "application/json": components["schemas"]["Webhook"];
-                };
-            };
-        };
-    };
-    rotate_platform_webhook_secret: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /** @description The unique identifier of the webhook (UUID). */
-                webhook_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description OK */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "created_at": "2026-11-27T05:18:20.419Z",
-                     *       "created_by": "cc410a94-edc1-4490-b3fa-8ab6df620311",
-                     *       "description": "",
-                     *       "failing_since": null,
-                     *       "former_secret_until": "2026-11-28T05:18:20.445Z",
-                     *       "id": "0cfc0e3f-9e4a-47a9-8cd9-a40edd140eec",
-                     *       "secret": "whsec_…",
-                     *       "status": "enabled",
-                     *       "status_reason": null,
-                     *       "types": [
-                     *         "*"
-                     *       ],
-                     *       "url": "https://hooks.example.com/x"
-                     *     }
-                     */
-                    "application/json": components["schemas"]["WebhookWithSecret"];
-                };
-            };
-        };
-    };
-    test_platform_webhook: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /** @description The unique identifier of the webhook (UUID). */
-                webhook_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Accepted */
-            202: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "event_id": "8d319b33-ba59-48e6-8bcc-1969c7522697"
-                     *     }
-                     */
-                    "application/json": components["schemas"]["TestEvent"];
-                };
-            };
-        };
-    };
-    list_platform_webhook_deliveries: {
-        parameters: {
-            query?: {
-                /** @description Rows per page, at most 200. */
-                limit?: number;
-                /** @description Rows to skip. */
-                offset?: number;
-                /** @description Only deliveries in this state. */
-                status?: components["schemas"]["DeliveryStatus"];
-            };
-            header?: never;
-            path: {
-                /** @description The unique identifier of the webhook (UUID). */
-                webhook_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description OK */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "deliveries": [],
-                     *       "pagination": {
-                     *         "has_more": false,
-                     *         "limit": 50,
-                     *         "offset": 0,
-                     *         "total": 0
-                     *       }
-                     *     }
-                     */
-                    "application/json": components["schemas"]["DeliveryPage"];
-                };
-            };
-        };
-    };
-    replay_platform_webhook: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /** @description The unique identifier of the webhook (UUID). */
-                webhook_id: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                /**
-                 * @example {
-                 *       "failed_since": "2026-11-27T00:00:00Z"
-                 *     }
-                 */
-                "application/json": components["schemas"]["ReplayBody"];
-            };
-        };
-        responses: {
-            /** @description Accepted */
-            202: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "count": 0,
-                     *       "delivery_ids": []
-                     *     }
-                     */
-                    "application/json": components["schemas"]["ReplayedDeliveries"];
                 };
             };
         };

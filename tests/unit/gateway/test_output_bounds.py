@@ -281,7 +281,7 @@ def test_delivered_output_never_exceeds_the_charge(steps: list[tuple[str, Any]])
         clear()
         account = Account(new_id())
         unit(credit_accounts.open_account, account.id)
-        unit(identity.add_gateway_key, MintedKey(account.id, "", digest="", sealed=""), email=None)
+        unit(identity.add_key, MintedKey(account.id, "", digest="", sealed=""), account_id=account.id)
         for number, (verb, detail) in enumerate(steps):
             if verb == "credit":
                 unit(credit_accounts.grant, account.id, detail, reference=f"{account.id}:{number}")

@@ -6,8 +6,10 @@ and Tavily's "Credits & Pricing" (docs.tavily.com).
 A tool is offered only if its cost can be bounded before the call and charged after it; all others are refused.
 """
 
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from enum import Enum, auto
+from enum import StrEnum, auto
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from app.errors import InvalidInput, RouteNotAllowed
@@ -15,7 +17,7 @@ from app.gateway.dialects.request import cost_params
 from app.gateway.dialects.request.cost_params import NO_TOOLS, Dialect, HostedTools, SubCall, Surface, ToolLimit
 
 
-class ToolBilling(Enum):
+class ToolBilling(StrEnum):
     """How a kind of tool is billed."""
 
     # It runs at the client, or costs only the model's own tokens.
@@ -34,59 +36,20 @@ class ToolBilling(Enum):
     ADVISOR = auto()
 
 
-def _kinds(by_billing: Mapping[ToolBilling, str]) -> dict[str, ToolBilling]:
-    return {kind: billing for billing, kinds in by_billing.items() for kind in kinds.split()}
-
-
-# A star matches a date of eight digits.
-OPENAI_TOOLS = _kinds(
-    {
-        ToolBilling.NOTHING: "function custom namespace tool_search apply_patch local_shell computer computer_use "
-        "computer_use_preview",
-        ToolBilling.UNBOUNDED: "mcp",
-        ToolBilling.SEARCHES: "web_search web_search_2025_08_26 web_search_preview web_search_preview_2025_03_11",
-        ToolBilling.CONTAINER: "code_interpreter shell",
-        ToolBilling.IMAGE: "image_generation",
-    }
-)
-_ANTHROPIC_TOOLS = _kinds(
-    {
-        ToolBilling.NOTHING: "function custom bash_* text_editor_* computer_* memory_* computer_toolset_* "
-        "browser_toolset_*",
-        ToolBilling.TOKENS: "tool_search_tool_bm25 tool_search_tool_bm25_* tool_search_tool_regex "
-        "tool_search_tool_regex_*",
-        ToolBilling.UNBOUNDED: "mcp_toolset",
-        ToolBilling.FETCHES: "web_fetch_*",
-        ToolBilling.SEARCHES: "web_search_*",
-        ToolBilling.CODE: "code_execution_*",
-        ToolBilling.ADVISOR: "advisor_*",
-    }
-)
-_GEMINI_TOOLS = _kinds(
-    {
-        ToolBilling.NOTHING: "function functionDeclarations computerUse",
-        ToolBilling.TOKENS: "codeExecution",
-        ToolBilling.UNBOUNDED: "urlContext mcpServers mcpServer",
-        ToolBilling.SEARCHES: "googleSearch googleSearchRetrieval",
-        ToolBilling.MAPS: "googleMaps",
-    }
-)
+_TOOLS = {
+    dialect: {kind: ToolBilling(billing) for billing, kinds in by_billing.items() for kind in kinds}
+    for dialect, by_billing in tomllib.loads(Path(__file__).with_name("tools.toml").read_text("utf-8")).items()
+}
+OPENAI_TOOLS = _TOOLS[Dialect.OPENAI]
 _REPORTED_BY_OPENROUTER = frozenset(
     {ToolBilling.NOTHING, ToolBilling.TOKENS, ToolBilling.FETCHES, ToolBilling.UNBOUNDED, ToolBilling.SEARCHES}
 )
-OFFERED_TOOLS: Mapping[Dialect, Mapping[str, ToolBilling]] = {
-    Dialect.OPENAI: OPENAI_TOOLS,
-    Dialect.ANTHROPIC: _ANTHROPIC_TOOLS,
-    Dialect.GEMINI: _GEMINI_TOOLS,
-    Dialect.GROQ: {"function": ToolBilling.NOTHING, "mcp": ToolBilling.UNBOUNDED},
-    # OpenRouter reports the whole cost of a call, searches included. Tools that call other models have no bound.
-    Dialect.OPENROUTER: {
-        **{kind: each for kind, each in (OPENAI_TOOLS | _ANTHROPIC_TOOLS).items() if each in _REPORTED_BY_OPENROUTER},
-        "openrouter:datetime": ToolBilling.NOTHING,
-        "openrouter:web_fetch": ToolBilling.FETCHES,
-        "openrouter:web_search": ToolBilling.SEARCHES,
-    },
-}
+_OF_MAKERS = (OPENAI_TOOLS | _TOOLS[Dialect.ANTHROPIC]).items()
+# OpenRouter reports the whole cost of a call, searches included.
+_BY_OPENROUTER = {kind: each for kind, each in _OF_MAKERS if each in _REPORTED_BY_OPENROUTER}
+OFFERED_TOOLS: Mapping[str, Mapping[str, ToolBilling]] = {
+    **_TOOLS, Dialect.OPENROUTER: {**_BY_OPENROUTER, **_TOOLS[Dialect.OPENROUTER]},
+}  # fmt: skip
 OFFERED_PLUGINS = frozenset({"web", "file-parser", "response-healing", "context-compression"})
 
 
