@@ -273,9 +273,6 @@ class Settings(BaseSettings):
         signing_keys = keys(self.receipt_signing_keys.get_secret_value(), "RECEIPT_SIGNING_KEYS")
         if not all(0 < int.from_bytes(key) < 2**256 - 2**224 for _, key in signing_keys):
             raise ValueError("RECEIPT_SIGNING_KEYS has a key that cannot be used: make a new one")
-        is_signer = bool(self.signer_database_url.get_secret_value())
-        if self.signer_socket and bool(self.wallet_encryption_keys) != is_signer:
-            raise ValueError("with SIGNER_SOCKET, only the signer process has WALLET_ENCRYPTION_KEYS")
         self.parsed_price_overrides()
         self.payment_recipient(Family.EVM)
         self.payment_recipient(Family.SOLANA)

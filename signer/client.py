@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from app.adapters.vault import LocalVault
+from app.core.strict_json import parse_response
 from app.errors import KeyServiceUnavailable
 from app.ports.errors import Rejected
 from app.ports.vault import INTENTS, NewWallet, SecretLocation
@@ -31,7 +32,7 @@ class SignerClient:
         answer = self._exchange(line) or self._exchange(line, is_new=True)
         if answer is None:
             raise KeyServiceUnavailable(retry_after_seconds=_RETRY_SECONDS)
-        found = json.loads(answer)
+        found = parse_response(answer)
         if "refused" in found:
             raise Rejected(found["refused"])
         return found["answer"]
@@ -87,7 +88,7 @@ class SignerClient:
         return {each: {"nonce": nonce, "valid_until": _instant(until)} for each, (nonce, until) in found}
 
     def signed_since(self, since: datetime) -> Mapping[str, str]:
-        found: Mapping[str, str] = self.ask("signed", since=since.timestamp())
+        found: Mapping[str, str] = self.ask("signed", since=int(since.timestamp()))
         return found
 
 
@@ -155,5 +156,5 @@ def _plain(value: Any) -> str:
     raise TypeError(type(value).__name__)
 
 
-def _instant(seconds: float | None) -> datetime | None:
+def _instant(seconds: int | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

@@ -193,7 +193,7 @@ def check_typed(content: Mapping[str, Any], candidates: Sequence[Intended], netw
             continue
         effect = hashlib.sha256(json.dumps([struct, values]).encode()).hexdigest()
         found.append(
-            Signable([intended], part, intended.chain, intended.evm_address, digest, effect, valid_until=float(until))
+            Signable([intended], part, intended.chain, intended.evm_address, digest, effect, valid_until=until)
         )
     require(bool(found), reason)
     return found

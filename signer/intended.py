@@ -1,4 +1,4 @@
-"""What was recorded before a signature was asked for, and what a check of the content found."""
+"""Intents that were recorded before a signature was asked for, and the result of a check of its content."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class Signable:
     digest: bytes
     effect: str
     nonce: int | None = None
-    valid_until: float | None = None
+    valid_until: int | None = None
 
 
 def require(condition: bool, reason: str) -> None:  # noqa: FBT001 - reads as an assertion

@@ -20,12 +20,12 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS signed (
     intent_id VARCHAR(36) NOT NULL, digest VARCHAR(64) NOT NULL, wallet_id VARCHAR(36) NOT NULL,
     part VARCHAR(16) NOT NULL, chain VARCHAR(20) NOT NULL, sender VARCHAR(64) NOT NULL, nonce BIGINT,
-    effect VARCHAR(64) NOT NULL, valid_until DOUBLE PRECISION, signed_at DOUBLE PRECISION NOT NULL,
+    effect VARCHAR(64) NOT NULL, valid_until BIGINT, signed_at BIGINT NOT NULL,
     PRIMARY KEY (intent_id, digest)
 );
 CREATE INDEX IF NOT EXISTS ix_signed_nonce ON signed (chain, sender, nonce);
 CREATE INDEX IF NOT EXISTS ix_signed_signed_at ON signed (signed_at);
-CREATE TABLE IF NOT EXISTS closed (intent_id VARCHAR(36) PRIMARY KEY, closed_at DOUBLE PRECISION NOT NULL)
+CREATE TABLE IF NOT EXISTS closed (intent_id VARCHAR(36) PRIMARY KEY, closed_at BIGINT NOT NULL)
 """
 _CLOSED = "SELECT 1 FROM closed WHERE intent_id = ?"
 _EARLIER = "SELECT digest, part, nonce, effect, valid_until FROM signed WHERE intent_id = ?"
@@ -60,18 +60,18 @@ class Journal:
             for intended in signable.intents:
                 _record(run, signable, intended)
 
-    def close(self, intents: Sequence[str]) -> Mapping[str, tuple[int | None, float | None]]:
+    def close(self, intents: Sequence[str]) -> Mapping[str, tuple[int | None, int | None]]:
         """Sign nothing more for intents; return nonce and end of validity of what was signed for them."""
         found = {}
         with self._alone() as run:
             for each in intents:
-                run(_CLOSE, each, time.time())
+                run(_CLOSE, each, int(time.time()))
                 rows = run(_PAYING, each)
                 if rows:
                     found[each] = (rows[0][0], rows[0][1])
         return found
 
-    def signed_since(self, since: float) -> Mapping[str, str]:
+    def signed_since(self, since: int) -> Mapping[str, str]:
         """Return the intents of which something that pays was signed, with their wallets."""
         with self._alone() as run:
             return dict(run(_SINCE, since))
@@ -128,14 +128,14 @@ def _record(run: Any, signable: Signable, intended: Intended) -> None:
             continue
         is_replacement = nonce is not None and nonce == signable.nonce and _is_same(effect, signable.effect)
         # The delivery of gas that the service has sold is signed again, once the first one has expired.
-        is_repeat = intended.is_service and signable.chain is ChainName.SOLANA and valid_until < time.time()
+        is_repeat = intended.is_service and signable.chain is ChainName.SOLANA and valid_until < int(time.time())
         require(part == signable.part and (is_replacement or is_repeat), "signed_before")
     if signable.nonce is not None:
         others = run(_OTHERS, signable.chain.value, signable.sender, signable.nonce, intended.id)
         require(not others, "nonce_in_use")
     run(
         _INSERT, intended.id, digest, intended.wallet_id, signable.part, signable.chain.value, signable.sender,
-        signable.nonce, signable.effect, signable.valid_until, time.time(),
+        signable.nonce, signable.effect, signable.valid_until, int(time.time()),
     )  # fmt: skip
 
 

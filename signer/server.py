@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from app.core.strict_json import parse_json
 from app.errors import ServiceError
 from app.ports.errors import PortError
 from app.state import Application
@@ -65,7 +66,7 @@ class SignerServer:
     def answer(self, line: bytes) -> Mapping[str, Any]:
         """Return the answer to a request; what fails is refused with a reason that contains no secret."""
         try:
-            asked = json.loads(line)
+            asked = parse_json(line)
             return {"answer": self.service.acts[asked.pop("act")](**asked)}
         except Refused as refusal:
             return {"refused": str(refusal)}

@@ -1,4 +1,4 @@
-"""What the signer process does for its clients: it makes and checks wallets' keys, and signs what was recorded."""
+"""The acts of the signer process: making and checking wallets' keys, and signing what was recorded."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

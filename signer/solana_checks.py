@@ -87,7 +87,7 @@ def check_message(raw: bytes, candidates: Sequence[Intended], network: str) -> l
         except (Refused, struct.error, IndexError, ValueError) as refusal:
             reason = str(refusal) if isinstance(refusal, Refused) else "not_as_recorded"
             continue
-        until = time.time() + VALID_SECONDS
+        until = int(time.time()) + VALID_SECONDS
         return [
             Signable(carried_out, "transaction", ChainName.SOLANA, str(owner), digest, digest.hex(), valid_until=until)
         ]
