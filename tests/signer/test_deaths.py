@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import time_machine
-from sqlalchemy import select
+from sqlalchemy import delete, select
 
 from app.adapters.evm.chain import EvmChain
 from app.core import clock
@@ -87,7 +87,7 @@ def test_who_deletes_the_intent_of_what_was_signed_is_reported(attacker: Attacke
     from app.extensions import db  # noqa: PLC0415
 
     with db.engine.begin() as connection:
-        connection.execute(SigningIntent.__table__.delete())
+        connection.execute(delete(SigningIntent))
     assert len(unrecorded()) == 1
 
 
