@@ -36,8 +36,8 @@ class Intended:
 
     @property
     def may_pay(self) -> bool:
-        """Return whether it may move tokens: a hold covers it, or the wallet is the service's."""
-        return self.is_covered or self.is_service
+        """Return whether it may move tokens: a hold covers it, or the service delivers gas that it has sold."""
+        return self.is_covered or (self.is_service and self.kind == "gas_sale")
 
 
 @dataclass(frozen=True, slots=True)

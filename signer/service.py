@@ -119,8 +119,10 @@ def _intended(row: Any) -> Intended:
     least_nanos = 0
     if amount.token == USDC and row.kind not in _LOSSES:
         least_nanos = amount.units * _NANOS_PER_USDC_UNIT * _LEAST_PERCENT // 100
+    # Only the transactions of one bridge have a hold in common.
+    is_own = row.hold_id == row.id or row.kind == "bridge_leg"
     is_covered = (
-        row.held_state == SpendingHoldState.HELD and row.hold_wallet_id == row.wallet_id
+        is_own and row.held_state == SpendingHoldState.HELD and row.hold_wallet_id == row.wallet_id
         and row.hold_amount_nanos >= least_nanos and not row.hold_paid_by_credits
     )  # fmt: skip
     return Intended(

@@ -17,6 +17,8 @@ from app.core.chains import ETH, ChainName
 from app.core.money import TokenAmount
 from app.db.unit_of_work import unit_of_work
 from app.extensions import db
+from app.payments import treasury
+from app.payments.treasury import WalletRole
 from app.spending import holds
 from app.wallets.core.models import SigningIntent
 from tests.signer.conftest import BASE, Attacker
@@ -115,6 +117,19 @@ def test_a_hold_that_is_missing_released_too_small_or_another_wallet_s_covers_no
     foreign = attacker.record(wallet_id=other.wallet_id)
     attacker.record(held_nanos=None, hold_id=foreign)
     assert attacker.refusal(attacker.fields()) == "hold_missing"
+
+
+def test_one_hold_covers_one_payment(attacker: Attacker) -> None:
+    held = attacker.record()
+    second = attacker.record(held_nanos=None, hold_id=held)
+    attacker.ask(attacker.fields(), ids=[held])
+    assert attacker.refusal(attacker.fields(nonce=1), ids=[second]) == "hold_missing"
+
+
+def test_a_wallet_of_the_service_pays_with_a_hold_too(attacker: Attacker) -> None:
+    wallet = treasury.wallet(WalletRole.TREASURY, ChainName.BASE)
+    attacker.record(wallet_id=wallet.id, held_nanos=None)
+    assert attacker.refusal(attacker.fields(), wallet=wallet.id) == "hold_missing"
 
 
 def test_an_intent_of_one_wallet_is_not_signed_by_another(attacker: Attacker) -> None:
