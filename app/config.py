@@ -108,6 +108,9 @@ class Settings(BaseSettings):
     wallet_encryption_keys: str = ""
     vault_token: SecretStr = SecretStr("")
     pkcs11_pin: SecretStr = SecretStr("")
+    signer_socket: str = ""
+    signer_database_url: SecretStr = SecretStr("")
+    signer_client_uids: str = ""
     receipt_signing_keys: SecretStr = SecretStr("")
     web_bot_auth_keys: SecretStr = SecretStr("")
     bootstrap_master_key: SecretStr = SecretStr("")
@@ -231,7 +234,7 @@ class Settings(BaseSettings):
             raise ValueError(msg)
         return value
 
-    @field_validator("database_url", mode="before")
+    @field_validator("database_url", "signer_database_url", mode="before")
     @classmethod
     def _sqlalchemy_url(cls, value: Any) -> Any:
         # Platforms use postgres://, which SQLAlchemy does not support; psycopg 3 is the installed driver.

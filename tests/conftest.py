@@ -38,6 +38,7 @@ from tests.support.applications import ApplicationPool, close, make_app, setting
 from tests.support.chains import evm_chain, running_node
 from tests.support.collection import SharedCollection
 from tests.support.servers import Postgres, postgres_server, redis_server
+from tests.support.signers import SignerThread, start_signer
 from tests.support.solana import running_solana
 from tests.support.tiers import FIRST_TIER_PROFILE, Tier, Tiers
 
@@ -198,6 +199,7 @@ def build_app(_application_pool: ApplicationPool) -> Iterator[Callable[..., Appl
     `reused=False` creates a new one, for a test that changes its routes or configuration.
     """
     closing: list[tuple[Application, Callable[[Application], None]]] = []
+    signers: list[SignerThread] = []
 
     def build(
         database_url: str, *, settings: dict[str, Any] | None = None, reused: bool = True, **parts: Any
@@ -205,6 +207,8 @@ def build_app(_application_pool: ApplicationPool) -> Iterator[Callable[..., Appl
         chosen = settings_for(database_url, **(settings or {}))
         app = _application_pool.take(chosen, **parts) if reused else make_app(chosen, **parts)
         closing.append((app, _application_pool.give_back if reused else close))
+        if os.environ.get("TEST_SIGNER"):
+            signers.append(start_signer(app))
         return app
 
     status_writes.by_tests.clear()
@@ -214,6 +218,8 @@ def build_app(_application_pool: ApplicationPool) -> Iterator[Callable[..., Appl
             audit(app)
         finally:
             end(app)
+    for signer in signers:
+        signer.end()
 
 
 def audit(app: Flask) -> None:

@@ -1,6 +1,6 @@
 """The rate of requests of one agent, and indexes of what one request did.
 
-Revision: 0050; after: 0048
+Revision: 0050; after: 0049
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0050"
-down_revision = "0048"
+down_revision = "0049"
 branch_labels = None
 depends_on = None
 

@@ -103,6 +103,10 @@ NO_POWER = {
         "id": "orders attempts", "raw": "signed by the wallet's key", "refusal": "why nodes refuse it",
         "seen_at_block": "when", "sent_at": "when",
     },
+    "signing_intents": {
+        "created_at": "when it is abandoned", "closed_at": "the signer decides what it signs", "nonce": "when it ends",
+        "valid_until": "when it ends",
+    },
     "budgets": {
         "name": "shown only", "created_at": "orders lists",
     },

@@ -523,7 +523,7 @@ def test_a_signature_of_the_payload_recovers_the_wallet(agent: Agent) -> None:
     body = preview(agent, "order", **ORDER)
     payload = signing.ActionPayload(body["payload"]["action"], body["payload"]["nonce"])
     digest = signing.digest(payload, deployment=DEPLOYMENTS["sandbox"])
-    parity, r, s = custody.signer_of(agent.wallet_id).sign_digest(digest)
+    parity, r, s = custody.signer_of(agent.wallet_id).sign_digest(digest, {})
     recovered = keys.Signature(vrs=(parity, r, s)).recover_public_key_from_msg_hash(digest)
     assert recovered.to_checksum_address() == body["address"]
 
