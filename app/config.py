@@ -348,11 +348,8 @@ class Settings(BaseSettings):
         return keys(self.code_peppers.get_secret_value(), "CODE_PEPPERS")
 
     def rpc_urls(self, chain: ChainName) -> tuple[str, ...]:
-        return {
-            ChainName.ETHEREUM: self.ethereum_rpc_url,
-            ChainName.BASE: self.base_rpc_url,
-            ChainName.SOLANA: self.solana_rpc_url,
-        }[chain]
+        urls = (self.ethereum_rpc_url, self.base_rpc_url, self.solana_rpc_url)
+        return dict(zip((ChainName.ETHEREUM, ChainName.BASE, ChainName.SOLANA), urls, strict=True))[chain]
 
     def confirmations(self, chain: ChainName, *, of_deposits: bool = False) -> int:
         """Return the confirmations that an own transaction, or a deposit or payment, needs before it is settled."""

@@ -149,6 +149,9 @@ class RemoteVault(LocalVault):
         """Refuse: the operator's command has to run with the settings of the signer process. Raises: Rejected."""
         raise Rejected("keys_are_in_signer")
 
+    def seal_phrase(self, _sealed: str, location: SecretLocation, *, recipient: str, info: str) -> str:
+        return str(self._client.ask("export", row_id=location.row_id, recipient=recipient, info=info))
+
 
 def _plain(value: Any) -> str:
     if isinstance(value, bytes):

@@ -8,6 +8,7 @@ import structlog
 from sqlalchemy import bindparam, select
 
 from app.authenticated import RowChanged, RowSeal, seal_of
+from app.core import clock
 from app.core.chains import TOKENS_BY_SYMBOL, USDC, ChainName
 from app.core.money import TokenAmount
 from app.db.prepared import PreparedRead
@@ -19,7 +20,7 @@ from app.spending.holds import SpendingHoldState
 from app.spending.models import SpendingHold
 from app.state import app_state
 from app.wallets.core import custody
-from app.wallets.core.models import SigningIntent, Wallet, WalletKey
+from app.wallets.core.models import KeyTransfer, SigningIntent, Wallet, WalletKey
 from signer import evm_checks, solana_checks
 from signer.intended import Intended, Refused, Signable, require
 from signer.journal import Journal
@@ -53,7 +54,7 @@ class SignerService:
         self._journal = journal
         self.acts: Mapping[str, Callable[..., Any]] = {
             "ping": lambda: True, "sign": self.sign, "withdraw": journal.close, "signed": journal.signed_since,
-            "create": _create, "import": _import, "seal": _seal, "check": _check,
+            "create": _create, "import": _import, "seal": _seal, "check": _check, "export": _export,
         }  # fmt: skip
 
     def sign(self, wallet: str, intents: Sequence[str], content: Mapping[str, Any]) -> Any:
@@ -150,6 +151,22 @@ def _check(sealed: str, table: str, row_id: str) -> Sequence[int]:
     """Check that a wallet's key can be opened; it is not returned. Raises: Rejected."""
     app_state().ports.vault.open(sealed, SecretLocation(table, "sealed", row_id))
     return ()
+
+
+def _export(row_id: str, recipient: str, info: str) -> str:
+    """Seal a wallet's phrase for its owner, whose recorded request has waited long enough. Raises: Refused."""
+    now = clock.now()
+    with read_only_unit() as session:
+        found = session.scalars(select(KeyTransfer).where(KeyTransfer.wallet_id == row_id)).one_or_none()
+        require(found is not None, "not_recorded")
+        assert found is not None  # noqa: S101 - for the type checker
+        try:
+            seal_of(KeyTransfer).verify(session, found)
+        except RowChanged:
+            raise Refused("row_changed") from None
+        is_open = found.valid_from <= now < found.expires_at
+        require(is_open and info == f"purser export\n{row_id}\n{found.id}", "not_as_recorded")
+    return custody.seal_phrase(row_id, recipient, info)
 
 
 def _bytes(text: str) -> bytes:

@@ -32,6 +32,7 @@ from solders.pubkey import Pubkey
 
 from app.adapters.evm import signatures
 from app.capacity.single_flight_cache import SingleFlightCache
+from app.core import hpke
 from app.db.unit_of_work import assert_no_unit
 from app.errors import KeyServiceUnavailable
 from app.observability import counters
@@ -245,6 +246,9 @@ class LocalVault(_NonCopyable):
         if len(secret) not in (ENTROPY_BYTES, *_WALLET_BYTES):
             raise _unreadable()
         return phrase(secret if len(secret) == ENTROPY_BYTES else secret[:-_PAIR_BYTES])
+
+    def seal_phrase(self, sealed: str, location: SecretLocation, *, recipient: str, info: str) -> str:
+        return hpke.seal(self.recovery_phrase(sealed, location).encode(), hpke.point(recipient), info)
 
 
 def _signer(pair: bytes) -> LocalSigner:

@@ -67,7 +67,7 @@ def cancel_export(actor: Actor, owner: OwnerKeyView, wallet_id: str) -> None:
 def take(actor: Actor, owner: OwnerKeyView, wallet_id: str, public_key: str) -> str:
     """Mark a wallet as exported; return its sealed phrase. Raises: InvalidInput, NotFound, WalletFrozen."""
     try:
-        recipient = hpke.point(public_key)
+        hpke.point(public_key)
     except ValueError:
         raise InvalidInput.field("public_key", "must be a point of P-256") from None
     with unit_of_work() as session:
@@ -78,7 +78,7 @@ def take(actor: Actor, owner: OwnerKeyView, wallet_id: str, public_key: str) -> 
             raise NotFound("These keys were not asked for, or the waiting time has not passed.")
         update_rows(session, Wallet, Wallet.id == wallet_id, exported_at=func.coalesce(Wallet.exported_at, now))
         _announce(session, actor, EventType.WALLET_EXPORTED, owner, wallet_id)
-    return hpke.seal(custody.phrase_of(wallet_id).encode(), recipient, f"purser export\n{wallet_id}\n{found[0].id}")
+    return custody.seal_phrase(wallet_id, public_key, f"purser export\n{wallet_id}\n{found[0].id}")
 
 
 def begin_import(owner: OwnerKeyView) -> tuple[str, str]:

@@ -94,6 +94,9 @@ class Vault(Protocol):
     def recovery_phrase(self, sealed: str, location: SecretLocation) -> str:
         """Return the BIP-39 words of a wallet. Raises: Rejected, also if it was not derived from any."""
 
+    def seal_phrase(self, sealed: str, location: SecretLocation, *, recipient: str, info: str) -> str:
+        """Return the words sealed for a public key; see `app.core.hpke`. Raises: Rejected, ValueError for the key."""
+
 
 class SignerProcess(Protocol):
     """A process that alone opens wallets' keys, and signs only what was recorded. All raise: KeyServiceUnavailable."""

@@ -44,6 +44,7 @@ from tests.support.authenticators import SoftwareAuthenticator
 from tests.support.notices import Browser, Mailbox, notices_app
 from tests.support.operators import Operator, entries
 from tests.support.owners import OWNER_KEY, forms_of, person
+from tests.support.phrases import phrase_of
 from tests.support.wallet_keys import WAIT, KeyOwner, key_owner, sealed_for
 from tests.support.webhooks import deliver
 
@@ -388,7 +389,7 @@ def test_a_process_that_dies_marks_the_wallet_before_it_opens_the_key_and_makes_
             assert wallet_of(ada.agent)["exported_at"] is not None
             assert acts() == ["export_requested", "exported"]
             vault.dies_at = "import_phrase"
-            assert ada.opened(ada.take()) == custody.phrase_of(ada.agent.wallet_id)
+            assert ada.opened(ada.take()) == phrase_of(ada.agent.wallet_id)
             begun = ada.begin_import()
             with pytest.raises(Killed):
                 ada.finish_import(begun, TWELVE)
@@ -420,7 +421,7 @@ def test_an_imported_phrase_has_the_addresses_of_metamask_and_phantom_and_can_be
     assert imported["exported_at"] is not None
     assert first["exported_at"] is None
     assert imported["spending_controls"]["daily_limit_usd"] == 100
-    assert custody.phrase_of(imported["id"]) == words
+    assert phrase_of(imported["id"]) == words
     assert custody.signer_of(imported["id"]).evm_address == evm
     assert rows() == []
     assert acts() == ["imported"]
@@ -448,7 +449,7 @@ def test_a_wrong_phrase_is_a_clear_error_that_quotes_no_word(ada: KeyOwner, word
 
 def test_a_wallet_that_exists_is_not_imported(app: Flask, ada: KeyOwner) -> None:
     eve = key_owner(app)
-    assert eve.import_phrase(custody.phrase_of(ada.agent.wallet_id)).status_code == 409
+    assert eve.import_phrase(phrase_of(ada.agent.wallet_id)).status_code == 409
     assert ada.import_phrase(TWELVE).status_code == 303
     assert ada.import_phrase(TWELVE).status_code == 409
     assert eve.import_phrase(TWELVE).status_code == 409
@@ -518,7 +519,7 @@ def test_the_number_of_wallets_is_limited_and_locked_limits_are_inherited(ada: K
 
 
 def test_neither_words_nor_keys_are_in_logs_pages_events_entries_or_rows(ada: KeyOwner) -> None:
-    words = custody.phrase_of(ada.agent.wallet_id)
+    words = phrase_of(ada.agent.wallet_id)
     written, pages = [], []
     with all_records() as records:
         ada.ask()

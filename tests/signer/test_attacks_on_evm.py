@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from eth_account import Account
 from eth_utils.address import to_checksum_address
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from app.adapters.evm import signatures
 from app.adapters.evm.contracts.calls import Function
 from app.adapters.evm.contracts.deployments import PERMIT2
 from app.adapters.evm.signatures import SigningDomain
 from app.adapters.evm.x402 import payments
+from app.core import clock, hpke
 from app.core.chains import ETH, ChainName
+from app.core.identifiers import new_id
 from app.core.money import TokenAmount
-from app.db.unit_of_work import unit_of_work
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.extensions import db
+from app.identity.models import OwnerKey
 from app.payments import treasury
 from app.payments.treasury import WalletRole
+from app.ports.errors import Rejected
 from app.spending import holds
-from app.wallets.core.models import SigningIntent
+from app.wallets.core import custody
+from app.wallets.core.models import KeyTransfer, SigningIntent
 from tests.signer.conftest import BASE, Attacker
 from tests.support.agents import register
 from tests.support.chains import RECIPIENT
+from tests.support.owners import person
 
 OTHER = "0x00000000000000000000000000000000BADC0DE0"
 _APPROVE = Function("fiat_token", "approve").encode(OTHER, 2**255)
@@ -235,3 +243,42 @@ def test_who_can_only_write_to_the_database_records_nothing(attacker: Attacker) 
 def test_another_chain_than_the_recorded_one_is_refused(attacker: Attacker) -> None:
     attacker.record(chain=ChainName.ETHEREUM)
     assert attacker.refusal(attacker.fields()) == "not_recorded"
+
+
+@pytest.mark.parametrize("lacking", ["a request", "the waiting time", "the request's own id"])
+def test_no_phrase_is_sealed_that_no_owner_has_asked_for(attacker: Attacker, lacking: str) -> None:
+    made = attacker.app.test_client().post("/v1/agents/register", json={}).get_json()
+    person(attacker.app).claim(made)
+    wallet_id = made["wallet"]["id"]
+    with read_only_unit() as session:
+        owner_key_id = session.scalars(select(OwnerKey.id)).one()
+    wait = timedelta(hours=1 if lacking == "the waiting time" else -1)
+    transfer = KeyTransfer(
+        id=new_id(), owner_key_id=owner_key_id, wallet_id=wallet_id, valid_from=clock.now() + wait,
+        expires_at=clock.now() + timedelta(days=1),
+    )  # fmt: skip
+    if lacking != "a request":
+        with unit_of_work() as session:
+            session.add(transfer)
+    named = new_id() if lacking == "the request's own id" else transfer.id
+    _private, public = hpke.new_key()
+    info = f"purser export\n{wallet_id}\n{named}"
+    with pytest.raises(Rejected, match=r"^not_recorded$|^not_as_recorded$"):
+        attacker.signer.client.ask("export", row_id=wallet_id, recipient=public, info=info)
+
+
+def test_an_owner_gets_the_phrase_that_only_the_signer_can_open(attacker: Attacker) -> None:
+    made = attacker.app.test_client().post("/v1/agents/register", json={}).get_json()
+    person(attacker.app).claim(made)
+    wallet_id, (private, public) = made["wallet"]["id"], hpke.new_key()
+    with unit_of_work() as session:
+        owner_key_id = session.scalars(select(OwnerKey.id)).one()
+        transfer = KeyTransfer(
+            id=new_id(), owner_key_id=owner_key_id, wallet_id=wallet_id, valid_from=clock.now() - timedelta(hours=1),
+            expires_at=clock.now() + timedelta(days=1),
+        )  # fmt: skip
+        session.add(transfer)
+    info = f"purser export\n{wallet_id}\n{transfer.id}"
+    words = hpke.unseal(custody.seal_phrase(wallet_id, public, info), private, info).decode()
+    Account.enable_unaudited_hdwallet_features()
+    assert Account.from_mnemonic(words).address == made["wallet"]["addresses"]["base"]

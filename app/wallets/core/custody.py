@@ -59,9 +59,10 @@ def signer_of(wallet_id: str) -> Signer:
     return vault.signer(row.sealed, key_location(wallet_id), addresses=(row.evm_address, row.solana_address))
 
 
-def phrase_of(wallet_id: str) -> str:
-    """Return a wallet's recovery phrase, for its owner only. Raises: what `signer_of` does; Rejected if it has none."""
-    return assert_network().recovery_phrase(_sealed_key(wallet_id).sealed, key_location(wallet_id))
+def seal_phrase(wallet_id: str, recipient: str, info: str) -> str:
+    """Seal a wallet's recovery phrase for its owner. Raises: what `signer_of` does; Rejected if it has none."""
+    vault, row = assert_network(), _sealed_key(wallet_id)
+    return vault.seal_phrase(row.sealed, key_location(wallet_id), recipient=recipient, info=info)
 
 
 def _sealed_key(wallet_id: str) -> Any:
