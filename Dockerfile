@@ -16,7 +16,7 @@ COPY requirements.txt .
 RUN pip install --no-cache-dir --require-hashes --requirement requirements.txt
 COPY . .
 # A number, so that a platform can see that it is not root.
-RUN python -m compileall -q app migrations server shopper workers commands.py gunicorn.conf.py wsgi.py \
+RUN python -m compileall -q app migrations server shopper signer workers commands.py gunicorn.conf.py wsgi.py \
     && useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin purser \
     && install --directory --owner purser --mode 700 var
 USER 10001

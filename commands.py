@@ -20,6 +20,9 @@ _COMMANDS = {
     "restored": "Reconcile a restored database with the chains; run it before any process of the service starts.",
 }
 _GROUPS = {
+    "agents": ("What an operator sets for one agent.", {
+        "rate": "Permit an agent RPM requests per minute, for all its keys together; 0 returns to RATE_LIMIT_PER_KEY.",
+    }),
     "audit": ("The audit log of administrative acts.", {
         "verify": "Verify that no entry of the trail was changed or removed; fails with a list of problems.",
     }),

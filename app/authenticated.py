@@ -139,7 +139,7 @@ class RowSeal:
         page = self.page_after(session, None)
         while page:
             yield from (row for row in page if not self.is_authentic(row, remembers=False))
-            page = self.page_after(session, page[-1])
+            page = self.page_after(session, page[-1]) if len(page) == _PAGE else []
 
     def is_row(self, row: Any) -> list[ColumnElement[bool]]:
         return [self.table.c[name] == getattr(row, name) for name in self._keys]

@@ -27,8 +27,7 @@ purchases = AppGroup("purchases", help="Purchases in web shops.")
 def register(app: Flask) -> None:
     """Add the commands, which the root's `commands.py` lists, to an application."""
     groups = (
-        keys, documents, purchases, gateway.group, payments.group, platform.master_keys, platform.owner_keys,
-        platform.retired_keys, platform.audit, bridges,
+        keys, documents, purchases, gateway.group, payments.group, *platform.groups, bridges,
     )  # fmt: skip
     for command in (*groups, doctor, platform.restored, MigrationCommands(app)):
         app.cli.add_command(command)

@@ -108,6 +108,9 @@ class Settings(BaseSettings):
     wallet_encryption_keys: str = ""
     vault_token: SecretStr = SecretStr("")
     pkcs11_pin: SecretStr = SecretStr("")
+    signer_socket: str = ""
+    signer_database_url: SecretStr = SecretStr("")
+    signer_client_uids: str = ""
     receipt_signing_keys: SecretStr = SecretStr("")
     web_bot_auth_keys: SecretStr = SecretStr("")
     bootstrap_master_key: SecretStr = SecretStr("")
@@ -231,7 +234,7 @@ class Settings(BaseSettings):
             raise ValueError(msg)
         return value
 
-    @field_validator("database_url", mode="before")
+    @field_validator("database_url", "signer_database_url", mode="before")
     @classmethod
     def _sqlalchemy_url(cls, value: Any) -> Any:
         # Platforms use postgres://, which SQLAlchemy does not support; psycopg 3 is the installed driver.
@@ -345,11 +348,8 @@ class Settings(BaseSettings):
         return keys(self.code_peppers.get_secret_value(), "CODE_PEPPERS")
 
     def rpc_urls(self, chain: ChainName) -> tuple[str, ...]:
-        return {
-            ChainName.ETHEREUM: self.ethereum_rpc_url,
-            ChainName.BASE: self.base_rpc_url,
-            ChainName.SOLANA: self.solana_rpc_url,
-        }[chain]
+        urls = (self.ethereum_rpc_url, self.base_rpc_url, self.solana_rpc_url)
+        return dict(zip((ChainName.ETHEREUM, ChainName.BASE, ChainName.SOLANA), urls, strict=True))[chain]
 
     def confirmations(self, chain: ChainName, *, of_deposits: bool = False) -> int:
         """Return the confirmations that an own transaction, or a deposit or payment, needs before it is settled."""

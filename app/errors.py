@@ -72,6 +72,8 @@ class Unauthorized(ServiceError, code="UNAUTHORIZED", status=401):
 class InsufficientScope(ServiceError, code="INSUFFICIENT_SCOPE", status=403):
     """The owner did not permit this to the application (`details.scopes` would), or the key's role is too low."""
 
+    default_message = "The owner's permission for this application does not include this operation."
+
 
 class SelfRevoke(ServiceError, code="SELF_REVOKE", status=400):
     """A master key cannot revoke itself; use another one."""
@@ -182,7 +184,7 @@ class PayeeChanged(ServiceError, code="PAYEE_CHANGED", status=403, provable=True
 
 
 class WalletFrozen(ServiceError, code="WALLET_FROZEN", status=403, provable=True):
-    """The owner or the operator has frozen this agent: no new payment leaves; what is pending is completed."""
+    """The owner or the operator froze this agent: no payment leaves until it is unfrozen, except what is pending."""
 
 
 class ApprovalRequired(ServiceError, code="APPROVAL_REQUIRED", status=403, provable=True):
@@ -204,7 +206,7 @@ class ApprovalRequired(ServiceError, code="APPROVAL_REQUIRED", status=403, prova
 
 
 class ControlsLocked(ServiceError, code="CONTROLS_LOCKED", status=403):
-    """The owner or the operator has locked the controls: the agent's key can tighten them, not delete the wallet."""
+    """The owner or the operator has locked the controls: this key can only tighten them, and not delete the wallet."""
 
 
 class EmailMismatch(ServiceError, code="EMAIL_MISMATCH", status=403):

@@ -23,7 +23,7 @@ from app.ports.shopper import Shopper
 from app.ports.specifications import SpecificationReader
 from app.ports.swaps import SwapExchange
 from app.ports.upstream import Upstream
-from app.ports.vault import Vault
+from app.ports.vault import SignerProcess, Vault
 from server.hooks import Hooks
 from server.pool import ResourcePool
 
@@ -60,6 +60,8 @@ class Ports:
     """None on a machine without a browser."""
     mailer: Mailer | None = None
     """None without a mail server."""
+    signer: SignerProcess | None = None
+    """None if this process signs itself."""
     probes: Callable[[], Sequence[Probe]] = tuple
     """Returns what can be asked of each endpoint and each price source, which the ports hide."""
 

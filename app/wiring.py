@@ -59,6 +59,7 @@ from app.ports.shopper import Shopper
 from app.ports.swaps import SwapExchange
 from app.state import Ports
 from shopper.process import browser_discovery
+from signer.client import RemoteVault, SignerClient
 
 PortT = TypeVar("PortT")
 _NO_KEY = SecretStr("")
@@ -81,6 +82,7 @@ def build(settings: Settings) -> Ports:
         # Jupiter has no pools on test networks.
         exchanges[ChainName.SOLANA] = JupiterExchange(solana, settings.jupiter_url, jupiter)
     chains: dict[ChainName, Chain] = {**evm, ChainName.SOLANA: solana}
+    signer = SignerClient(settings.signer_socket) if settings.signer_socket else None
     return Ports(
         chains=MappingProxyType(chains),
         swap_exchanges=MappingProxyType(exchanges),
@@ -93,7 +95,8 @@ def build(settings: Settings) -> Ports:
         payment_signers=_by_chain(evm, solana, EvmPaymentSigner, SolanaPaymentSigner),
         sponsors=_by_chain(evm, solana, EvmTransferSponsor, SolanaTransferSponsor),
         bridges=MappingProxyType(bridges_between(settings, chains)),
-        vault=_vault(settings),
+        vault=_vault(settings) if signer is None else RemoteVault(settings.encryption_key_list(), signer),
+        signer=signer,
         prices=_prices(settings, evm, jupiter),
         queue=RqQueue(settings.redis_address),
         counters=RedisCounterStore(settings.redis_address),
@@ -112,7 +115,7 @@ def build(settings: Settings) -> Ports:
 def _vault(settings: Settings) -> LocalVault:
     found = setting_types.key_services(settings.wallet_encryption_keys)
     kinds: dict[str, Callable[..., str]] = {
-        "aws-kms": key_services.aws_kms, "gcp-kms": key_services.google_kms,
+        "aws-kms": key_services.aws_kms, "gcp-kms": key_services.google_kms, "file": key_services.key_file,
         "hcvault": partial(key_services.vault_transit, settings.vault_token),
         "pkcs11": partial(key_services.pkcs11_key, settings.pkcs11_pin),
     }  # fmt: skip

@@ -22,6 +22,7 @@ from benchmarks import (
     report,
     rpc,
     scaling,
+    signer,
     small_hosts,
     soak,
     stack,
@@ -111,6 +112,7 @@ _LONG_PARTS: dict[str, Callable[..., list[Threshold]]] = {
     "owner_pages": owner_pages.measure,
     "rpc": rpc.measure,
     "scaling": scaling.measure,
+    "signer": signer.measure,
     "small_hosts": small_hosts.measure,
 }
 _ALL_PARTS = _PARTS | _LONG_PARTS

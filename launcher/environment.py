@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 RUNTIME_LOCK = "requirements.txt"
 DEVELOPMENT_LOCK = "requirements-dev.txt"
 _OWN_CODE = (
-    "app", "commands.py", "gunicorn.conf.py", "launcher", "migrations", "sandbox", "server", "shopper", "solana_node",
-    "workers", "wsgi.py",
+    "app", "commands.py", "gunicorn.conf.py", "launcher", "migrations", "sandbox", "server", "shopper", "signer",
+    "solana_node", "workers", "wsgi.py",
 )  # fmt: skip
 _LOADED_MODULES = (
     "app.factory", "app.wiring", "server.worker", "workers.__main__", "workers.schedule", "workers.purchases",

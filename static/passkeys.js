@@ -14,7 +14,7 @@ function challengeOfApproval(form, decision, requestHash) {
 }
 
 // Of other forms: where they are posted to, and their values as they are sent, without what authenticates them.
-const UNSIGNED = ["csrf_token", "owner_key", "passkey", "passkey_token"];
+const UNSIGNED = ["csrf_token", "owner_key", "master_key", "passkey", "passkey_token"];
 function challengeOfForm(form, button, nonce) {
   const data = new FormData(form, button);
   const names = [...new Set(data.keys())].filter((name) => !UNSIGNED.includes(name)).sort();
@@ -58,7 +58,7 @@ for (const field of document.querySelectorAll("[data-passkey]")) {
       form.requestSubmit(event.submitter);
     } catch {
       field.value = "";
-      problem.textContent = `No passkey was used. Try again${form.elements.owner_key ? ", or use your owner key" : ""}.`;
+      problem.textContent = `No passkey was used. Try again${form.elements.owner_key || form.elements.master_key ? ", or use your key" : ""}.`;
       problem.hidden = false;
     } finally {
       asking = false;

@@ -18,26 +18,19 @@ from flask_migrate import upgrade
 from sqlalchemy import Engine, event
 
 from app.adapters.evm.chain import EvmChain
-from app.audit_log import verification
-from app.catalog import statistics
-from app.catalog.payouts import earnings
 from app.core.chains import ChainName
-from app.credits import audit as credits_audit
-from app.db.unit_of_work import snapshot
 from app.extensions import db
-from app.payments import jobs as payments_audit
-from app.spending import audit as spending_audit
 from app.state import Application
 from app.status import migrations
-from app.usage import audit as usage_audit
-from app.wallets.maintenance import audit as wallets_audit
 from sandbox.evm import EvmNode
 from solana_node import SolanaNode
-from tests.support import rows, status_writes
+from tests.support import status_writes
 from tests.support.applications import ApplicationPool, close, make_app, settings_for
+from tests.support.audits import audit
 from tests.support.chains import evm_chain, running_node
 from tests.support.collection import SharedCollection
 from tests.support.servers import Postgres, postgres_server, redis_server
+from tests.support.signers import SignerThread, start_signer
 from tests.support.solana import running_solana
 from tests.support.tiers import FIRST_TIER_PROFILE, Tier, Tiers
 
@@ -198,6 +191,7 @@ def build_app(_application_pool: ApplicationPool) -> Iterator[Callable[..., Appl
     `reused=False` creates a new one, for a test that changes its routes or configuration.
     """
     closing: list[tuple[Application, Callable[[Application], None]]] = []
+    signers: list[SignerThread] = []
 
     def build(
         database_url: str, *, settings: dict[str, Any] | None = None, reused: bool = True, **parts: Any
@@ -205,6 +199,8 @@ def build_app(_application_pool: ApplicationPool) -> Iterator[Callable[..., Appl
         chosen = settings_for(database_url, **(settings or {}))
         app = _application_pool.take(chosen, **parts) if reused else make_app(chosen, **parts)
         closing.append((app, _application_pool.give_back if reused else close))
+        if os.environ.get("TEST_SIGNER"):
+            signers.append(start_signer(app))
         return app
 
     status_writes.by_tests.clear()
@@ -214,22 +210,8 @@ def build_app(_application_pool: ApplicationPool) -> Iterator[Callable[..., Appl
             audit(app)
         finally:
             end(app)
-
-
-def audit(app: Flask) -> None:
-    """Check the money invariants of an application's database."""
-    with app.app_context(), snapshot() as session:
-        assert credits_audit.check(session) == []
-        assert spending_audit.check(session) == []
-        assert usage_audit.check(session) == []
-        assert verification.find_problems(session) == []
-        assert statistics.find_wrong_sums(session) == []
-        assert earnings.find_problems(session) == []
-        assert payments_audit.check(session) == []
-        assert wallets_audit.check(session) == []
-        for seal in rows.seals_with_rows(session):
-            if seal.table.name not in status_writes.by_tests:
-                assert list(seal.unauthentic_rows(session)) == []
+    for signer in signers:
+        signer.end()
 
 
 @pytest.fixture

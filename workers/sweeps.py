@@ -23,6 +23,7 @@ from app.db.leases import lease, once_per_period
 from app.db.tables import delete_expired
 from app.db.unit_of_work import read_only_unit, snapshot, unit_of_work
 from app.device import guess_limits
+from app.errors import KeyServiceUnavailable
 from app.events import feed as event_feed
 from app.events import queues as event_queues
 from app.gateway.pricing import price_updates
@@ -46,6 +47,7 @@ from app.trading import exchange_client
 from app.usage import audit as usage_audit
 from app.usage import retention as usage_retention
 from app.usage import service as usage
+from app.wallets.core import intents
 from app.wallets.core.models import KeyTransfer
 from app.wallets.deposits import funding
 from app.wallets.maintenance import audit as wallets_audit
@@ -58,6 +60,7 @@ AUDIT_LEASE = "audit"
 _AUDIT_EVERY = timedelta(hours=1)
 _AUDIT_DURATION = timedelta(seconds=JobName.AUDIT.timeout_seconds)
 _NEWEST_ENTRIES = 1000
+_SIGNATURES = timedelta(days=7)
 _PRICES_EVERY = timedelta(hours=1)
 
 
@@ -82,6 +85,7 @@ def audit() -> list[str]:
             *wallets_audit.check(session),
         ]
         head = trail.get_head(session)
+    violations += _unrecorded_signatures()
     if not violations:
         # A head that contradicts the witness is not added to it.
         witness.append(head)
@@ -89,6 +93,14 @@ def audit() -> list[str]:
         _log.error("audit_violation", violation=violation)
         counters.AUDIT_VIOLATIONS.inc()
     return violations
+
+
+def _unrecorded_signatures() -> list[str]:
+    """Return what the signer process signed and nobody recorded, outside of any unit: it is another process."""
+    try:
+        return intents.find_unrecorded(clock.now() - _SIGNATURES)
+    except KeyServiceUnavailable:
+        return ["the signer process does not respond, so that its signatures cannot be compared with the movements"]
 
 
 @job
@@ -115,6 +127,7 @@ def sweep() -> None:
         steps: dict[str, Callable[[], object]] = {
             "expire_funding": lambda: funding.fail_expired(now),
             "charge_lapsed": usage.charge_lapsed,
+            "settle_intents": lambda: intents.settle_abandoned(now),
             "expire_approvals": lambda: approvals.expire_due(now),
             "retry_faucet": lambda: _retry_faucet(now),
             "prune_idempotency_keys": lambda: idempotency.prune(now),

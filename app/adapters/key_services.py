@@ -5,8 +5,10 @@ import threading
 from base64 import b64decode, b64encode
 from contextlib import ExitStack
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import SecretStr
 
 _SECONDS = 5
@@ -80,6 +82,14 @@ def pkcs11_key(pin: SecretStr, label: str, name: str, module: str, operation: st
         _pkcs11_sessions[module, label] = session
         after_failure.pop_all()
     return _base64(body[:_NONCE_BYTES] + result if operation == "encrypt" else result)
+
+
+def key_file(path: str, operation: str, text: str, wallet_id: str) -> str:
+    """Use the 32 bytes in a file that only the user of the signer process can read."""
+    key, given, nonce = AESGCM(Path(path).read_bytes()), b64decode(text), secrets.token_bytes(_NONCE_BYTES)
+    if operation == "decrypt":
+        return _base64(key.decrypt(given[:_NONCE_BYTES], given[_NONCE_BYTES:], wallet_id.encode()))
+    return _base64(nonce + key.encrypt(nonce, given, wallet_id.encode()))
 
 
 def _base64(body: bytes) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import BoundedSemaphore
-from typing import NoReturn, SupportsIndex
+from typing import Any, NoReturn, SupportsIndex
 
 import structlog
 from coincurve import PrivateKey
@@ -32,11 +32,12 @@ from solders.pubkey import Pubkey
 
 from app.adapters.evm import signatures
 from app.capacity.single_flight_cache import SingleFlightCache
+from app.core import hpke
 from app.db.unit_of_work import assert_no_unit
 from app.errors import KeyServiceUnavailable
 from app.observability import counters
 from app.ports.errors import Rejected
-from app.ports.vault import KeyService, NewWallet, SecretLocation
+from app.ports.vault import KeyService, NewWallet, SecretLocation, Signer
 
 _log = structlog.get_logger(__name__)
 
@@ -109,7 +110,7 @@ class LocalSigner(_NonCopyable):
     def __repr__(self) -> str:
         return f"LocalSigner(evm_address={self.evm_address!r}, solana_address={self.solana_address!r})"
 
-    def sign_digest(self, digest: bytes) -> tuple[int, int, int]:
+    def sign_digest(self, digest: bytes, of: Mapping[str, Any]) -> tuple[int, int, int]:
         if len(digest) != _DIGEST_BYTES:
             raise ValueError("a digest has 32 bytes")
         signature = self._evm.sign_recoverable(digest, hasher=None)
@@ -232,7 +233,7 @@ class LocalVault(_NonCopyable):
         pair = _signer(secret)
         return NewWallet(location.row_id, self.seal(secret, location), pair.evm_address, pair.solana_address)
 
-    def signer(self, sealed: str, location: SecretLocation) -> LocalSigner:
+    def signer(self, sealed: str, location: SecretLocation, *, addresses: tuple[str, str] = ("", "")) -> Signer:
         secret = self.open(sealed, location)
         if len(secret) == ENTROPY_BYTES:  # sealed before keys were stored with their entropy
             return LocalSigner(*wallet_keys(secret))
@@ -245,6 +246,9 @@ class LocalVault(_NonCopyable):
         if len(secret) not in (ENTROPY_BYTES, *_WALLET_BYTES):
             raise _unreadable()
         return phrase(secret if len(secret) == ENTROPY_BYTES else secret[:-_PAIR_BYTES])
+
+    def seal_phrase(self, sealed: str, location: SecretLocation, *, recipient: str, info: str) -> str:
+        return hpke.seal(self.recovery_phrase(sealed, location).encode(), hpke.point(recipient), info)
 
 
 def _signer(pair: bytes) -> LocalSigner:

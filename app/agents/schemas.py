@@ -11,7 +11,7 @@ from app.wallets.api.schemas import Addresses
 from app.web.fields import Email, Instant, Moment, Name, Text, Usd, WholeNumber
 from app.web.schemas import Schema, page_schema
 
-_PER_MINUTE = ma.validate.Range(min=1, max=10**6, error="must be between 1 and 1000000")
+PER_MINUTE = ma.validate.Range(min=1, max=10**6, error="must be between 1 and 1000000")
 _MODEL = ma.validate.Regexp(r"^[!-~]{1,200}$", error="must be 1 to 200 visible ASCII characters")
 _MODELS = ma.validate.Length(max=100, error="must have at most 100 entries")
 _TAGS = ma.validate.Length(max=20, error="must have at most 20 entries")
@@ -42,7 +42,7 @@ class RegisterRequest(Schema):
 class RegisteredWallet(Schema):
     """The wallet of a new agent."""
 
-    id = fields.String(required=True)
+    id = fields.UUID(required=True)
     name = fields.String(required=True)
     addresses = fields.Nested(Addresses, required=True)
 
@@ -70,9 +70,9 @@ class KeyChanges(Schema):
     tags = fields.List(Tag(), validate=_TAGS, metadata={"example": ["team-a"]})
     limit_usd = Usd(allow_none=True, attribute="limit_nanos", metadata={"example": 5})
     models = fields.List(Text(validate=_MODEL), validate=_MODELS, metadata={"example": ["openai/gpt-5*", "brave"]})
-    rpm = WholeNumber(allow_none=True, attribute="requests_per_minute", validate=_PER_MINUTE, metadata={"example": 60})
+    rpm = WholeNumber(allow_none=True, attribute="requests_per_minute", validate=PER_MINUTE, metadata={"example": 60})
     tpm = WholeNumber(
-        allow_none=True, attribute="tokens_per_minute", validate=_PER_MINUTE, metadata={"example": 100_000}
+        allow_none=True, attribute="tokens_per_minute", validate=PER_MINUTE, metadata={"example": 100_000}
     )
     expires_at = Moment(allow_none=True, metadata={"format": "date-time"})
 

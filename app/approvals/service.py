@@ -142,19 +142,10 @@ def find(approval_id: str) -> Approval | None:
         return row
 
 
-def list_of(
-    page: PageRequest,
-    *,
-    agent_id: str | None = None,
-    wallet_id: str | None = None,
-    status: ApprovalStatus | None = None,
-) -> Page[Approval]:
-    """Return a page of the approvals of an agent, of one of its wallets, or of all, newest first."""
-    conditions = [Approval.agent_id == agent_id] if agent_id is not None else []
-    conditions += [Approval.wallet_id == wallet_id] if wallet_id is not None else []
-    conditions += [Approval.status == status.value] if status is not None else []
+def list_of(page: PageRequest, **values: str | None) -> Page[Approval]:
+    """Return a page of the approvals with these values of columns, newest first; None means any."""
     with read_only_unit() as session:
-        found: Page[Approval] = page_of(session, Approval, page, *conditions, newest_first=True)
+        found: Page[Approval] = page_of(session, Approval, page, newest_first=True, **values)
         _prepare(session, found.items)
         return found
 

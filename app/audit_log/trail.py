@@ -26,7 +26,7 @@ from app.core import clock
 from app.core.identifiers import new_id
 from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedInsert
-from app.db.tables import ID, UtcDateTime, count, table_of
+from app.db.tables import ID, UtcDateTime, count, having, partial_index, table_of
 from app.db.unit_of_work import after_commit, unit_of_work
 from app.errors import NotFound, Unauthorized
 from app.extensions import Model
@@ -41,6 +41,7 @@ class AuditEntry(Model):
     __table_args__ = (
         Index("ix_audit_entries_subject_id", "subject_id", "number"),
         Index("ix_audit_entries_action", "action", "number"),
+        partial_index("ix_audit_entries_request_id", "request_id", where="request_id IS NOT NULL"),
     )
 
     number: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
@@ -119,6 +120,10 @@ class AuditAction(StrEnum):
     CLAIM_REPEATED = "claim.repeated"
     CLAIM_CODE_REVOKED = "agent.claim_code_revoked"
     CONSOLE_SIGN_IN = "master_key.console_sign_in"
+    MASTER_KEY_PASSKEY_ADDED = "master_key.passkey_added"
+    MASTER_KEY_PASSKEY_REMOVED = "master_key.passkey_removed"
+    MASTER_KEY_PASSKEY_REFUSED = "master_key.passkey_refused"
+    MASTER_KEY_PASSKEY_SIGN_IN = "master_key.passkey_sign_in"
     SERVICE_PAUSED = "service.paused"
     SERVICE_RESUMED = "service.resumed"
     SERVICE_PAID = "service.paid"
@@ -227,11 +232,13 @@ def record_alone(actor: Actor, action: AuditAction, subject_id: str | None = Non
 
 
 def list_entries(
-    session: Session, page: PageRequest, *, action: str | None = None, subject_id: str | None = None
+    session: Session, page: PageRequest, **filters: str | None
 ) -> tuple[Page[AuditEntryRow], AuditHeadView]:
-    """Return a page of the trail, newest first, and its head. Works in a read-only unit."""
-    conditions = [] if action is None else [AuditEntry.action == action]
-    conditions += [] if subject_id is None else [AuditEntry.subject_id == subject_id]
+    """Return a page of the trail, newest first, and its head: entries with these values of columns; None means any.
+
+    Works in a read-only unit.
+    """
+    conditions = having(AuditEntry, filters)
     head = get_head(session)
     # Without a filter the numbers give the total.
     total = head.number

@@ -151,9 +151,8 @@ def get(wallet_id: str, transaction_id: str) -> tuple[ServicePurchase, SellerAns
 
 def list_of(wallet_id: str, page: PageRequest) -> Page[ServicePurchase]:
     """Return a page of a wallet's purchases, newest first."""
-    of_wallet = ServicePurchase.wallet_id == wallet_id
     with read_only_unit() as session:
-        found = page_of(session, ServicePurchase, page, of_wallet, newest_first=True)
+        found = page_of(session, ServicePurchase, page, newest_first=True, wallet_id=wallet_id)
         payments = history.views_of(session, [row.id for row in found.items])
     for row in found.items:
         row.payment = payments[row.id]

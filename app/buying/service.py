@@ -37,7 +37,7 @@ from app.state import app_state
 from app.usage import service as usage
 from app.usage.budget_counts import UsageCall
 from app.usage.service import MeteredUsage
-from app.wallets.core import custody
+from app.wallets.core import custody, intents
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.wallets import WalletView
 from app.wallets.transactions import authorizations
@@ -282,7 +282,7 @@ def _movement(wallet: WalletView, order: FetchOrder, offer: PaymentOffer) -> Mov
 
 def _record(wallet: WalletView, request: SellerRequest, chosen: _PreparedPayment, *, claim: Claim) -> ServicePurchase:
     """Hold, sign and store in one unit. Raises: what `_choose` raises."""
-    signer = custody.signer_of(wallet.id)
+    signer, payment_id = custody.signer_of(wallet.id), new_id()
     offer = chosen.offer
     payment_signer = app_state().ports.payment_signers[offer.chain]
 
@@ -293,8 +293,8 @@ def _record(wallet: WalletView, request: SellerRequest, chosen: _PreparedPayment
         return SignedPart(signed.reference, signed.terms, header.encode())
 
     try:
-        with unit_of_work() as session:
-            payment = authorizations.record(session, chosen.movement, chosen.funds, sign, claim=claim)
+        with intents.recorded(chosen.movement.intent(payment_id)), unit_of_work() as session:
+            payment = authorizations.record(session, payment_id, chosen.movement, chosen.funds, sign, claim=claim)
             records.pin_payee(session, wallet.id, request.host, offer)
             return records.add(session, payment, wallet.id, request, offer)
     except NotAffordable as error:

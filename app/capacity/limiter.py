@@ -209,7 +209,8 @@ class RateLimiter:
             while not self._grant(item, scope, client):
                 delay, whole_seconds = self._delay(item, scope, client)
                 if time.monotonic() + delay >= deadline:
-                    raise RateLimited(retry_after_seconds=whole_seconds)
+                    policy = {"RateLimit-Policy": f'"{scope}";q={item.amount};w={item.get_expiry()}'}
+                    raise RateLimited(retry_after_seconds=whole_seconds, headers=policy)
                 # Another process may take the place that becomes free: it is counted, not assumed.
                 time.sleep(delay)
 

@@ -57,9 +57,8 @@ def cancel(service_id: str, *, wallet_id: str, agent_id: str) -> Subscription:
 
 def list_of(agent_id: str | None, page: PageRequest, *, status: str | None) -> Page[Subscription]:
     """Return an agent's subscriptions, oldest first; a gateway-only key has none."""
-    of_status = [] if status is None else [Subscription.status == status]
     with read_only_unit() as session:
-        return page_of(session, Subscription, page, Subscription.agent_id == agent_id, *of_status)
+        return page_of(session, Subscription, page, Subscription.agent_id == agent_id, status=status)
 
 
 def get_subscription(subscription_id: str) -> Subscription:

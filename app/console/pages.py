@@ -2,9 +2,10 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,10 @@ from app.core.setting_types import split
 from app.core.strict_json import JsonNumber
 from app.errors import NotFound, RateLimited, Unauthorized
 from app.identity import limits
+from app.owner.passkeys import challenges
+from app.owner.passkeys import pages as passkey_pages
+from app.owner.passkeys import service as passkeys
+from app.owner.passkeys.pages import PasskeyPage
 from app.owner.session import auth, cookies
 from app.state import app_state
 from app.version import VERSION
@@ -26,7 +31,7 @@ from app.web.view_calls import call_view
 entrance = Blueprint("console_entrance", __name__, url_prefix="/admin")
 console = Blueprint("console", __name__, url_prefix="/admin")
 
-_COOKIE = "purser_console"
+_COOKIE, _SESSION = "purser_console", "purser.console_session"
 _SECTIONS: dict[str, Any] = tomllib.loads((Path(__file__).parent / "sections.toml").read_text("utf-8"))
 _OVERVIEW: Any = _SECTIONS.pop("overview")
 _PLACES = tuple((slug, each["title"]) for slug, each in _SECTIONS.items() if not {"needs", "is_hidden"} & each.keys())
@@ -65,34 +70,39 @@ def _require_session() -> Response | None:
     if found is None:
         return auth.see_other(url_for("console_entrance.sign_in_form"))
     auth.limit_form(_MAX_FORM_BYTES)
-    if request.method == "POST" and not cookies.is_valid(session_id=found.id):
+    if request.method == "POST" and not cookies.is_valid(session_id=found.session_id):
         return _render("error.html", status=403, title="This form has expired", message="Nothing was changed.")
+    limits.count_authenticated_request(found.key_id)
     current_request().master_caller = found.caller
-    request.environ["purser.console_session"] = found
+    request.environ[_SESSION] = found
     return None
 
 
 @entrance.get("/sign-in")
 def sign_in_form() -> Response:
     """Ask for a master key."""
-    return _render("sign_in.html", error="")
+    return _render_sign_in()
 
 
 @entrance.post("/sign-in")
 def sign_in() -> Response:
     if not cookies.is_valid():
-        return _render("sign_in.html", status=400, error="This form has expired. Send it again, with cookies enabled.")
-    network = limits.client_network(request.remote_addr)
+        return _render_sign_in(status=400, error="This form has expired. Send it again, with cookies enabled.")
     try:
-        token = sessions.sign_in(
-            request.form.get("master_key", "").strip(), network=network, previous_token=cookies.get_cookie(_COOKIE)
-        )
+        token = sessions.sign_in(request.form.get("master_key", ""), previous_token=cookies.get_cookie(_COOKIE))
     except (Unauthorized, RateLimited) as error:
         # A 401 would need a scheme, for which browsers open a dialog of their own.
-        return _render("sign_in.html", status=429 if isinstance(error, RateLimited) else 403, error=error.message)
-    response = auth.see_other(url_for("console.show_overview"))
-    cookies.set_cookie(response, _COOKIE, token, max_age=int(sessions.LIFETIME.total_seconds()))
-    return response
+        return _render_sign_in(status=429 if isinstance(error, RateLimited) else 403, error=error.message)
+    return _enter(token)
+
+
+@entrance.post("/sign-in/passkey")
+def sign_in_by_passkey() -> Response:
+    try:
+        token, _ = passkeys.sign_in(LiveConsoleSession, previous_token=cookies.get_cookie(_COOKIE))
+    except Unauthorized as error:
+        return _render_sign_in(status=403, error=error.message)
+    return _enter(token)
 
 
 @console.post("/sign-out")
@@ -121,8 +131,10 @@ def show_list(slug: str) -> Response:
     """Show a list with its filters, a page at a time."""
     section = _section(slug)
     names = {name for name, *_ in section.get("filters", ())}
-    chosen = {name: value for name, value in request.args.items() if name in names and value}
-    if section.get("needs", "") not in {"", *chosen}:
+    chosen = {name: value.strip() for name, value in request.args.items() if name in names and value.strip()}
+    if "view" not in section and chosen:
+        return auth.see_other(url_for("console.show_one", slug=slug, item_id=next(iter(chosen.values()))))
+    if "view" not in section or section.get("needs", "") not in {"", *chosen}:
         return _render("list.html", section=section, slug=slug, chosen=chosen, rows=None, page=None)
     offset = request.args.get("offset", "")
     answer = _call(section["view"], {**chosen, **({"offset": offset[:9]} if offset.isdecimal() else {})})
@@ -131,7 +143,7 @@ def show_list(slug: str) -> Response:
     rows = [(values, _acts(section, each), each) for values, each in zip(cells, items, strict=True)]
     return _render(
         "list.html", section=section, slug=slug, chosen=chosen, rows=rows, page=answer.get("pagination"), titles=titles,
-        facts=_cells(section.get("facts", ()), answer),
+        facts=_cells(section.get("facts", ()), answer), new=_acts(section, {}, of="new"),
     )  # fmt: skip
 
 
@@ -150,22 +162,49 @@ def show_one(slug: str, item_id: str) -> Response:
     )  # fmt: skip
 
 
+@console.post("/<slug>/<act>", defaults={"item_id": ""})
 @console.post("/<slug>/<item_id>/<act>")
 def act(slug: str, item_id: str, act: str) -> Response:
     """Do what a form says, by the view of `/v1/platform` that does it."""
     section = _section(slug)
     of_one = section.get("one", {})
-    offered = {each["view"].partition(".")[2]: each for each in (*section.get("acts", ()), *of_one.get("acts", ()))}
+    acts = (*section.get("acts", ()), *of_one.get("acts", ())) if item_id else section.get("new", ())
+    offered = {each["view"].partition(".")[2]: each for each in acts}
     if act not in offered:
         raise NotFound
     chosen = offered[act]
-    arguments: dict[str, Any] = {chosen.get("argument") or of_one["argument"]: item_id}
-    for name, title, kind in chosen.get("fields", ()):
+    arguments: dict[str, Any] = {chosen.get("argument") or of_one["argument"]: item_id} if item_id else {}
+    for name, title, kind, *_ in chosen.get("fields", ()):
         arguments[name] = _entered(request.form.get(name, ""), title, kind)
+    if "shows" in chosen:
+        is_confirmed, problem = sessions.check_form(request.environ[_SESSION])
+        if not is_confirmed:
+            raise _Refused(403, problem)
+        current_request().master_caller = replace(request.environ[_SESSION].caller, in_console=False)
     # A form that is sent twice has the effect of one.
-    _call(chosen["view"], arguments, {"Idempotency-Key": request.form.get("form_id", "")})
+    answer = _call(chosen["view"], arguments, {"Idempotency-Key": request.form.get("form_id", "")})
+    if "shows" in chosen:
+        return _render("shown.html", slug=slug, title=chosen["title"], facts=_cells(chosen["shows"], answer))
     item = {"item_id": item_id} if of_one else {section["needs"]: item_id} if "needs" in section else {}
     return auth.see_other(url_for(f"console.show_{'one' if of_one else 'list'}", slug=slug, **item, done=act))
+
+
+def _render_sign_in(*, status: int = 200, error: str = "") -> Response:
+    party = LiveConsoleSession.relying_party()
+    prompt = challenges.prompt_to_use(LiveConsoleSession.sign_in_purpose, party=party)
+    return _render("sign_in.html", status=status, error=error, prompt=prompt)
+
+
+def _enter(token: str) -> Response:
+    response = auth.see_other(url_for("console.show_overview"))
+    cookies.set_cookie(response, _COOKIE, token, max_age=int(sessions.LIFETIME.total_seconds()))
+    return response
+
+
+def _passkey_page() -> PasskeyPage:
+    found, url = request.environ[_SESSION], url_for("console.show_passkeys")
+    check, name = partial(sessions.check_form, found), f"Console, {found.caller.name}"
+    return PasskeyPage(found, name, url, check, _render, confirms_removal=True)
 
 
 def _assert_host() -> None:
@@ -193,11 +232,11 @@ def _call(view: str, arguments: Mapping[str, Any], headers: Mapping[str, str] | 
     return answer
 
 
-def _acts(owner: Mapping[str, Any], row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the acts that a row's state permits."""
+def _acts(owner: Mapping[str, Any], row: Mapping[str, Any], *, of: str = "acts") -> list[Mapping[str, Any]]:
+    """Return the acts that a row's state permits, or with `of="new"` those that make a row."""
     return [
         {**each, "name": each["view"].partition(".")[2], "form_id": new_id()}
-        for each in owner.get("acts", ())
+        for each in owner.get(of, ())
         if (row[each["if"]] if "if" in each else True) and not ("unless" in each and row[each["unless"]])
     ]
 
@@ -237,11 +276,13 @@ def _written(value: Any, kind: str) -> str:
 
 def _entered(text: str, title: str, kind: str) -> Any:
     """Return what was entered in a field, as the view takes it. Raises: _Refused."""
-    if kind in ("flag", "row"):
-        return text if kind == "row" else text == "on"
+    if kind in ("flag", "row", "text", "choice"):
+        return text == "on" if kind == "flag" else text
     try:
         if kind == "time":
             return datetime.fromisoformat(text).replace(tzinfo=UTC).isoformat()
+        if kind == "count":
+            return int(text) if text.strip() else None
         return JsonNumber(str(Decimal(text.strip())))
     except (InvalidOperation, ValueError):
         example = "a time such as 2026-11-28T06:30" if kind == "time" else "a number such as 25 or 7.50"
@@ -249,11 +290,11 @@ def _entered(text: str, title: str, kind: str) -> Any:
 
 
 def _render(template: str, *, status: int = 200, **values: Any) -> Response:
-    signed_in: LiveConsoleSession | None = request.environ.get("purser.console_session")
+    signed_in: LiveConsoleSession | None = request.environ.get(_SESSION)
     body = render_template(
         f"console/{template}", csrf_field=cookies.FIELD, settings=app_state().settings, version=VERSION,
-        csrf_token=cookies.csrf_token(session_id=signed_in.id if signed_in else ""),
-        signed_in=signed_in, places=_PLACES, **values,
+        csrf_token=cookies.csrf_token(session_id=signed_in.session_id if signed_in else ""),
+        signed_in=signed_in, places=_PLACES, prompt_of=lambda: passkeys.prompt_of(request.environ[_SESSION]), **values,
     )  # fmt: skip
     return make_response(body, status)
 
@@ -264,6 +305,7 @@ def _on_refusal(refusal: _Refused) -> Response:
     return _render("error.html", status=refusal.answer, title=title, message=str(refusal))
 
 
+passkey_pages.add_views(console, "/passkeys", _passkey_page)
 for _blueprint in (entrance, console):
     _blueprint.after_request(auth.set_security_headers)
     _blueprint.register_error_handler(Exception, auth.on_unhandled_error)

@@ -1,24 +1,33 @@
-"""Sessions of the console: begun with a master key, ended by signing out, by time, or by revoking the key."""
+"""Sessions of the console: begun with a master key or its passkey, ended by signing out, by time, or with the key."""
 
 import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Self
 
+from flask import request
 from sqlalchemy import ForeignKey, String, delete, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.audit_log import actors, trail
+from app.audit_log.actors import Actor
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.authenticated import Authenticated, seal_of
 from app.core import clock, identifiers
 from app.db.tables import ID, UtcDateTime
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.device import guess_limits
-from app.errors import Unauthorized
+from app.errors import RateLimited, Unauthorized
 from app.extensions import Model
+from app.identity import master_keys
 from app.identity import service as identity
+from app.identity.limits import client_network
 from app.identity.models import MasterKey
 from app.identity.principal import MasterKeyPrincipal, MasterKeyRole
+from app.owner.passkeys import challenges
+from app.owner.passkeys import service as passkeys
+from app.owner.passkeys.challenges import RelyingParty
+from app.owner.passkeys.service import PasskeyHolder
 
 
 class ConsoleSession(Authenticated, Model):
@@ -40,35 +49,80 @@ _SEAL = seal_of(ConsoleSession)
 
 
 @dataclass(frozen=True, slots=True)
-class LiveConsoleSession:
-    """A live session, and the master key that it acts for."""
+class LiveConsoleSession(PasskeyHolder):
+    """A live session, and the master key that it acts for; without an id before it has begun."""
 
-    id: str
     caller: MasterKeyPrincipal
 
+    subject_kind = "master_key"
+    sign_in_purpose = "sign in to the console"
 
-def sign_in(master_key: str, *, network: str, previous_token: str | None) -> str:
-    """Begin a session and return its token; the browser's previous one ends. Raises: Unauthorized, RateLimited."""
-    found = identity.find_master_key(master_key)
+    @classmethod
+    def find(cls, session: Session, key_id: str) -> Self | None:
+        found = master_keys.find(session, key_id)
+        return None if found is None else cls(key_id, key_id, "", found)
+
+    @staticmethod
+    def relying_party() -> RelyingParty:
+        return challenges.relying_party(request.host)
+
+    def actor(self) -> Actor:
+        return actors.master_key_actor(self.caller, client_address=client_network(request.remote_addr))
+
+    def lock(self, session: Session) -> None:
+        master_keys.find(session, self.key_id)
+
+    def begin_session(self, session: Session, *, previous_token: str | None) -> str:
+        """Begin a session of the same master key and return its token; the previous one ends."""
+        _end(session, previous_token)
+        token, now = secrets.token_urlsafe(32), clock.now()
+        session.add(ConsoleSession(
+            id=identifiers.new_id(), digest=identifiers.digest(token), master_key_id=self.key_id,
+            role=self.caller.role.value, started_at=now, expires_at=now + LIFETIME,
+        ))  # fmt: skip
+        session.flush()
+        return token
+
+    def after_removal(self, session: Session) -> None:
+        are_others = ConsoleSession.master_key_id == self.key_id, ConsoleSession.id != self.session_id
+        session.execute(delete(ConsoleSession).where(*are_others))
+
+
+def enter_key(master_key: str) -> LiveConsoleSession | None:
+    """Return the holder of a master key that was entered; count one that is not valid. Raises: RateLimited."""
+    found, scope = identity.find_master_key(master_key.strip()), f"console {client_network(request.remote_addr)}"
     with unit_of_work() as session:
-        scope = f"console {network}"
         guess_limits.lock_counter(session, scope)
         if found is None:
             guess_limits.record_miss(session, scope, service_wide=False)
-        else:
-            _end(session, previous_token)
-            token, now = secrets.token_urlsafe(32), clock.now()
-            session.add(ConsoleSession(
-                id=identifiers.new_id(), digest=identifiers.digest(token), master_key_id=found.key_id,
-                role=found.role.value, started_at=now, expires_at=now + LIFETIME,
-            ))  # fmt: skip
-            session.flush()
-            # Fails if the key was revoked in between.
-            actor = actors.master_key_actor(found, client_address=network)
-            trail.record(session, actor, AuditEvent(AuditAction.CONSOLE_SIGN_IN, found.key_id))
+    return None if found is None else LiveConsoleSession(found.key_id, found.key_id, "", found)
+
+
+def sign_in(master_key: str, *, previous_token: str | None) -> str:
+    """Begin a session and return its token; the browser's previous one ends. Raises: Unauthorized, RateLimited."""
+    found = enter_key(master_key)
     if found is None:
         raise Unauthorized("This is not a valid master key.")
+    with unit_of_work() as session:
+        token = found.begin_session(session, previous_token=previous_token)
+        # Fails if the key was revoked in between.
+        trail.record(session, found.actor(), AuditEvent(AuditAction.CONSOLE_SIGN_IN, found.key_id))
     return token
+
+
+def check_form(current: LiveConsoleSession) -> tuple[bool, str]:
+    """Return whether a passkey has signed the form or, without any, it has the master key; and what is wrong if not.
+
+    With a passkey the master key does not suffice: who has found it cannot add a passkey.
+    """
+    if passkeys.list_passkeys(current):
+        return (True, "") if passkeys.is_signed(current) else (False, passkeys.NOT_ACCEPTED)
+    try:
+        found = enter_key(request.form.get("master_key", ""))
+    except RateLimited as error:
+        return False, error.message
+    is_own = found is not None and found.key_id == current.key_id
+    return is_own, "This is not the master key of this session. Nothing was changed."
 
 
 def find_session(token: str | None) -> LiveConsoleSession | None:
@@ -85,7 +139,7 @@ def find_session(token: str | None) -> LiveConsoleSession | None:
         if row is None or not _SEAL.accepts(session, row):
             return None
     caller = MasterKeyPrincipal(row.master_key_id, row.name, MasterKeyRole(row.role), in_console=True)
-    return LiveConsoleSession(row.id, caller)
+    return LiveConsoleSession(caller.key_id, caller.key_id, row.id, caller)
 
 
 def end_session(token: str | None) -> None:

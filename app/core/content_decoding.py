@@ -7,6 +7,7 @@ _MAX_CHUNK_BYTES = 256 * 1024
 # A few kilobytes can expand without bound; no legitimate response is larger than this.
 _MAX_DECODED_BYTES = 256 * 1024 * 1024
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
+_FIRST_BITS = frozenset({0x08, 0x0F})
 
 
 class UndecodableResponse(Exception):
@@ -22,15 +23,19 @@ class IdentityDecoder:
 
 
 class InflateDecoder:
-    """gzip and zlib."""
+    """gzip, zlib, and the raw deflate that some servers send under that name (RFC 9110 §8.4.1.2)."""
 
     def __init__(self) -> None:
         self._inflate = zlib.decompressobj(_GZIP_OR_ZLIB)
-        self._decoded = 0
+        self._received = self._decoded = 0
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
         """Yield the decoded content of this chunk. Raises: UndecodableResponse."""
         waiting = chunk
+        # Raw deflate begins with neither the method of zlib nor the first byte of gzip.
+        if chunk and not self._received and chunk[0] & 0x0F not in _FIRST_BITS:
+            self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+        self._received += len(chunk)
         while waiting:
             try:
                 piece = self._inflate.decompress(waiting, _MAX_CHUNK_BYTES)

@@ -15,6 +15,7 @@ _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
 _KEY_SERVICE = re.compile(
     r"(?a)local|([A-Za-z0-9_-]{1,32}):(?:(aws-kms)://(arn:[a-z-]+:kms:[a-z0-9-]+:\d+:(?:key|alias)/[\w/-]+)"
     r"|(gcp-kms)://(projects/[^/]+/locations/[^/]+/keyRings/[^/]+/cryptoKeys/[\w-]+)"
+    r"|(file)://(/[^,]+)"
     r"|(hcvault)://([\w.-]+(?::\d+)?)/([\w/-]+)/keys/([\w.-]+)"
     r"|(pkcs11):token=([^;?&]+);object=([^;?&]+)\?module-path=(/[^;?&]+))"
 )

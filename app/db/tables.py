@@ -110,14 +110,20 @@ def sums(session: Session, *columns: Any, where: Sequence[sa.ColumnElement[bool]
     return [int(each or 0) for each in found]
 
 
+def having(model: Any, values: Mapping[str, Any]) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions of rows with these values of columns; None means any."""
+    return [getattr(model, name) == value for name, value in values.items() if value is not None]
+
+
 def page_of(
-    session: Session, model: Any, page: PageRequest, *conditions: sa.ColumnElement[bool], newest_first: bool = False
-) -> Page[Any]:
-    """Return a page of the rows that meet all conditions, oldest first by default.
+    session: Session, model: Any, page: PageRequest, *conditions: sa.ColumnElement[bool], newest_first: bool = False,
+    **values: Any,
+) -> Page[Any]:  # fmt: skip
+    """Return a page of the rows that meet all conditions and have these values (`having`), oldest first by default.
 
     It is found in the index of `created_at` and `id` only, however deep it is; then its few rows are read.
     """
-    conditions = (*conditions, *within(table_of(model), page))
+    conditions = (*conditions, *having(model, values), *within(table_of(model), page))
     total = count(session, model, *conditions)
     later, shown = after_entry(session, table_of(model), page, total, *conditions, newest_first=newest_first)
     order = [each.desc() if newest_first else each for each in (model.created_at, model.id)]

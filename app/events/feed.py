@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session
 
 from app import long_poll
 from app.db.unit_of_work import delete_in_batches, read_only_unit
@@ -44,6 +45,11 @@ def latest(agent_id: str, types: Sequence[str], *, limit: int) -> Sequence[Event
     query = select(Event).where(Event.agent_id == agent_id, Event.type.in_(types), Event.position.is_not(None))
     with read_only_unit() as session:
         return session.scalars(query.order_by(Event.position.desc()).limit(limit)).all()
+
+
+def of_objects(session: Session, object_ids: Sequence[str], *, limit: int) -> Sequence[Event]:
+    query = select(Event).where(Event.object_id.in_(object_ids)).order_by(Event.number).limit(limit)
+    return session.scalars(query).all()
 
 
 def wait(

@@ -158,10 +158,12 @@ class FixedCharge(GatewayCharge):
         return piece
 
     def _end(self, ending: RelayOutcome) -> None:
-        if self._payment is None and self._is_streaming:
-            return
         # A client that disconnected may have received what it wanted; a stream that broke off empty served nothing.
-        if self._is_undelivered(ending) or (ending in _UPSTREAM_FAILURES and not self._size):
+        is_empty = ending in _UPSTREAM_FAILURES and not self._size
+        if self._payment is None and self._is_streaming:
+            if is_empty:
+                self._settle(lambda session: usage.refund(session, self.id))
+        elif self._is_undelivered(ending) or is_empty:
             self.cancel()
         else:
             self._settle_price(*self._limited_calls())

@@ -15,7 +15,7 @@ from app.core.pagination import Page, PageRequest
 from app.db import lock_order
 from app.db.tables import page_of
 from app.identity.models import Agent, ApiKey, OwnerKey
-from app.identity.service import AgentSnapshot, agent_not_found, agent_snapshot, lock_agent
+from app.identity.service import AgentSnapshot, agent_snapshot, lock_agent
 
 DELETED_NAME = "deleted-agent"
 
@@ -52,11 +52,9 @@ def lock_agents(session: Session, agent_ids: Collection[str]) -> set[str]:
     return set(lock_order.lock_rows(session, Agent.id, Agent.id.in_(agent_ids), Agent.deleted_at.is_(None)))
 
 
-def update_agent(session: Session, agent_id: str, *, name: str | None, email: str | None) -> None:
-    """Change an agent's name and owner's email address. Raises: NotFound."""
-    is_agent = Agent.id == agent_id, Agent.deleted_at.is_(None)
-    if not change(session, Agent, *is_agent, name=name, email=email):
-        raise agent_not_found()
+def update_agent(session: Session, agent_id: str, **changes: Any) -> None:
+    """Change columns of a locked agent."""
+    change(session, Agent, Agent.id == agent_id, **changes)
 
 
 def set_frozen(session: Session, agent_id: str, *, frozen: bool) -> AgentSnapshot:

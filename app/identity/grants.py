@@ -17,7 +17,7 @@ from app.core import clock, identifiers
 from app.db.prepared import PreparedRead
 from app.db.tables import table_of
 from app.db.unit_of_work import read_only_unit
-from app.identity.models import ApiKey, OwnerGrant
+from app.identity.models import Agent, ApiKey, OwnerGrant
 from app.identity.principal import Grant, KeyKind, Principal, Scope
 from app.state import app_state
 
@@ -30,8 +30,15 @@ _SHOWN = (*_SEAL.columns, _GRANTS.c.created_at, _GRANTS.c.used_at)
 _IS_LIVE = (_GRANTS.c.ended_at.is_(None), _GRANTS.c.expires_at > bindparam("now"))
 # The column `id` of both is the same.
 _IS_VALID = (_KEYS.c.revoked_at.is_(None), _KEYS.c.expires_at > bindparam("now"))
+
+
+def rate_of(agent_id: Any) -> Any:
+    """Return a column of the requests per minute that an operator permits an agent; NULL: RATE_LIMIT_PER_KEY."""
+    return select(Agent.requests_per_minute).where(Agent.id == agent_id).scalar_subquery().label("requests_per_minute")
+
+
 _OF_TOKEN = PreparedRead(
-    select(*_SHOWN, *(each for each in _KEY_SEAL.columns if each.key != "id"))
+    select(*_SHOWN, *(each for each in _KEY_SEAL.columns if each.key != "id"), rate_of(_GRANTS.c.agent_id))
     .select_from(_GRANTS.join(_KEYS, _KEYS.c.id == _GRANTS.c.id))
     .where(_KEYS.c.digest == bindparam("digest"), *_IS_VALID, *_IS_LIVE)
 )
@@ -50,7 +57,8 @@ def find_principal(token: str) -> Principal | None:
             return None
     if row.resource != resource():
         return None
-    return Principal(KeyKind.AGENT, row.id, row.agent_id, row.agent_id, _grant(row))
+    of_agent = {"grant": _grant(row), "requests_per_minute": row.requests_per_minute}
+    return Principal(KeyKind.AGENT, row.id, row.agent_id, row.agent_id, **of_agent)
 
 
 def add(session: Session, **values: Any) -> Grant:

@@ -177,7 +177,7 @@ def authenticate_as(request: ClientRequest, principal: Principal) -> None:
     if not request.is_counted:
         # First its own limit: what that refuses must not use up the account's.
         limits.count_key_request(principal)
-        limits.count_authenticated_request(principal.account_id)
+        limits.count_authenticated_request(principal.account_id, principal.requests_per_minute)
         request.is_counted = True
     assert_permitted(request, principal)
     g.caller = principal

@@ -39,10 +39,11 @@ def client_network(remote_address: str | None) -> str:
     return str(address)
 
 
-def count_authenticated_request(key_id: str) -> None:
-    """Count one request of a key. Raises: RateLimited when RATE_LIMIT_PER_KEY is exceeded."""
+def count_authenticated_request(key_id: str, requests_per_minute: int | None = None) -> None:
+    """Count one request of a key. Raises: RateLimited when RATE_LIMIT_PER_KEY, or its agent's own, is exceeded."""
     state = app_state()
-    state.rate_limiter.count(state.settings.rate_limit_per_key, "key", key_id)
+    own = None if requests_per_minute is None else f"{requests_per_minute} per minute"
+    state.rate_limiter.count(own or state.settings.rate_limit_per_key, "key", key_id)
 
 
 def count_key_request(key: Principal) -> None:

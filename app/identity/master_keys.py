@@ -6,14 +6,14 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from app.authenticated import change
+from app.authenticated import change, seal_of
 from app.core import clock
 from app.db import lock_order
 from app.errors import NotFound, Unauthorized
 from app.identity import service
 from app.identity.api_keys import mask_key
 from app.identity.models import MasterKey
-from app.identity.principal import MasterKeyRole
+from app.identity.principal import MasterKeyPrincipal, MasterKeyRole
 from app.identity.service import MintedKey
 
 
@@ -61,6 +61,15 @@ def exists(session: Session) -> bool:
 
 def is_active(session: Session, key_id: str) -> bool:
     return session.scalar(select(MasterKey.id).where(MasterKey.id == key_id, MasterKey.active.is_(True))) is not None
+
+
+def find(session: Session, key_id: str) -> MasterKeyPrincipal | None:
+    """Lock a master key and return its holder in the console, with the role of its text; None if it is not active."""
+    lock_order.lock_rows(session, MasterKey.id, MasterKey.id == key_id)
+    row = session.get(MasterKey, key_id, populate_existing=True)
+    if row is None or not row.active or not seal_of(MasterKey).accepts(session, row):
+        return None
+    return MasterKeyPrincipal(row.id, row.name, _view(row).role, in_console=True)
 
 
 def list_all(session: Session) -> list[MasterKeyView]:

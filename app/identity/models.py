@@ -18,7 +18,7 @@ class Agent(Authenticated, Model):
     """
 
     __tablename__ = "agents"
-    not_authenticated = frozenset({"name", "created_at"})
+    not_authenticated = frozenset({"name", "created_at", "requests_per_minute"})
     __table_args__ = (partial_index("ix_agents_listing", "created_at", "id", where="deleted_at IS NULL"),)
 
     id: Mapped[str] = mapped_column(ID, primary_key=True)
@@ -27,6 +27,8 @@ class Agent(Authenticated, Model):
     claimed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     claimed_email: Mapped[str | None] = mapped_column(String(254))
     frozen_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    # Instead of RATE_LIMIT_PER_KEY.
+    requests_per_minute: Mapped[int | None] = mapped_column()
     deleted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 

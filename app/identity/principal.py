@@ -91,6 +91,8 @@ class Principal:
     limits: KeyLimits | None = None
     has_budgets: bool = False
     """Whether it spends from a budget that it shares with others."""
+    requests_per_minute: int | None = None
+    """What an operator permits its agent, instead of RATE_LIMIT_PER_KEY; None for that."""
 
     @property
     def scopes(self) -> tuple[Scope, ...] | None:

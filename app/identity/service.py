@@ -35,10 +35,11 @@ _LIMIT_SEAL = seal_of(KeyLimit)
 _LIMITS = PreparedRead(select(*_LIMIT_SEAL.columns).where(table_of(KeyLimit).c.id == bindparam("key_id")))
 _IS_VALID = and_(_KEYS.c.revoked_at.is_(None), or_(_KEYS.c.expires_at.is_(None), _KEYS.c.expires_at > bindparam("now")))
 _VALID_KEY = PreparedRead(
-    select(*_KEY_SEAL.columns, budgets.is_member(_KEYS.c.id, _KEYS.c.account_id).label("has_budgets")).where(
-        _KEYS.c.digest == bindparam("digest"), _IS_VALID
-    )
-)
+    select(
+        *_KEY_SEAL.columns, budgets.is_member(_KEYS.c.id, _KEYS.c.account_id).label("has_budgets"),
+        grants.rate_of(_KEYS.c.account_id),
+    ).where(_KEYS.c.digest == bindparam("digest"), _IS_VALID)
+)  # fmt: skip
 _KEY_OF_ACCOUNT = select(_KEYS.c.id).where(
     _KEYS.c.id == bindparam("key_id"), _KEYS.c.account_id == bindparam("owner_id"), _IS_VALID
 )
@@ -97,6 +98,7 @@ class AgentSnapshot:
     claimed_at: datetime | None
     claimed_email: str | None
     frozen_at: datetime | None
+    requests_per_minute: int | None
     created_at: datetime
 
     @property
@@ -125,8 +127,9 @@ def find_principal(key: str | None) -> Principal | None:
             row = _VALID_KEY.one_or_none(session, {"digest": digest_of_limited(key), **at})
         if row is None or not _KEY_SEAL.accepts(session, row):
             return None
+        of_account = {"has_budgets": row.has_budgets, "requests_per_minute": row.requests_per_minute}
         if row.agent_id is not None or row.account_id == row.id:
-            return Principal(KeyKind(row.kind), row.id, row.account_id, row.agent_id, has_budgets=row.has_budgets)
+            return Principal(KeyKind(row.kind), row.id, row.account_id, row.agent_id, **of_account)
         limits = _LIMITS.one_or_none(session, {"key_id": row.id})
         if limits is None or not _LIMIT_SEAL.accepts(session, limits, is_expected=limits.account_id == row.account_id):
             return None
@@ -134,7 +137,7 @@ def find_principal(key: str | None) -> Principal | None:
         limits.limit_nanos, BudgetPeriod(limits.period), tuple(limits.models), limits.requests_per_minute,
         limits.tokens_per_minute,
     )  # fmt: skip
-    return Principal(KeyKind(row.kind), row.id, row.account_id, None, limits=found, has_budgets=row.has_budgets)
+    return Principal(KeyKind(row.kind), row.id, row.account_id, None, limits=found, **of_account)
 
 
 def digest_of_limited(key: str) -> str:
@@ -270,7 +273,4 @@ def open_key(sealed: str, table: str, row_id: str) -> str:
 
 
 def agent_snapshot(agent: Agent) -> AgentSnapshot:
-    return AgentSnapshot(
-        id=agent.id, name=agent.name, email=agent.email, claimed_at=agent.claimed_at,
-        claimed_email=agent.claimed_email, frozen_at=agent.frozen_at, created_at=agent.created_at,
-    )  # fmt: skip
+    return AgentSnapshot(**{name: getattr(agent, name) for name in AgentSnapshot.__slots__})

@@ -71,7 +71,7 @@ def take(actor: Actor, owner: OwnerKeyView, wallet_id: str, public_key: str) -> 
     Raises: InvalidInput, NotFound, WalletFrozen.
     """
     try:
-        recipient = hpke.point(public_key)
+        hpke.point(public_key)
     except ValueError:
         raise InvalidInput.field("public_key", "must be a point of P-256") from None
     with unit_of_work() as session:
@@ -82,8 +82,8 @@ def take(actor: Actor, owner: OwnerKeyView, wallet_id: str, public_key: str) -> 
             raise NotFound("These keys were not asked for, or the waiting time has not passed.")
         update_rows(session, Wallet, Wallet.id == wallet_id, exported_at=func.coalesce(Wallet.exported_at, now))
         _announce(session, actor, EventType.WALLET_EXPORTED, owner, wallet_id)
-    phrase = custody.phrase_of(wallet_id).encode()
-    return hpke.seal(phrase, recipient, f"purser export\n{wallet_id}\n{found[0].id}"), found[0]
+    info = f"purser export\n{wallet_id}\n{found[0].id}"
+    return custody.seal_phrase(wallet_id, public_key, info), found[0]
 
 
 def begin_import(owner: OwnerKeyView) -> tuple[str, str]:

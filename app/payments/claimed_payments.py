@@ -6,7 +6,7 @@ open, and the first serves its request.
 """
 
 import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
@@ -152,6 +152,10 @@ def find_served(session: Session, payment_id: str, *, provider: str) -> Payment 
     """Return the payment for a call of a provider that was served and not reversed; None without one."""
     is_served = Payment.provider == provider, Payment.status == PaymentStatus.SERVED.value
     return session.scalar(select(Payment).where(Payment.id == payment_id, *is_served))
+
+
+def of_request(session: Session, request_id: str) -> Sequence[Payment]:
+    return session.scalars(select(Payment).where(Payment.request_id == request_id).order_by(Payment.created_at)).all()
 
 
 def find_claimed(session: Session, key: str) -> PaymentRow | None:

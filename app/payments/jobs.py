@@ -19,7 +19,7 @@ from app.payments.treasury import WalletRole
 from app.payments.x402 import metered, settlement
 from app.ports.errors import PortError
 from app.state import AppState, app_state
-from app.wallets.core import custody
+from app.wallets.core import custody, intents
 from app.wallets.transactions import pipeline, relayed
 
 _log = structlog.get_logger(__name__)
@@ -91,10 +91,9 @@ def _open_recipient_account(chain: ChainName, state: AppState) -> None:
         return
     served = state.ports.chains[chain]
     signer = custody.signer_of(wallet.id)
-    with unit_of_work() as session:
-        recorded, signed = relayed.record_submission(
-            session, served, wallet, draft, signer, kind=settlement.ACCOUNT_OPENING_KIND
-        )
+    intent = relayed.intent_of(chain, wallet, draft, settlement.ACCOUNT_OPENING_KIND)
+    with intents.recorded(intent), unit_of_work() as session:
+        recorded, signed = relayed.record_submission(session, served, wallet, draft, signer, intent=intent)
     pipeline.broadcast_and_wait(served, recorded, signed, wait_seconds=None, account_id=wallet.agent_id)
 
 

@@ -7,7 +7,7 @@ from sqlalchemy import JSON, BigInteger, CheckConstraint, ForeignKey, Index, Str
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.authenticated import Authenticated
-from app.db.tables import ID, Units, UtcDateTime
+from app.db.tables import ID, Units, UtcDateTime, partial_index
 from app.extensions import Model
 
 
@@ -17,6 +17,7 @@ class Payment(Model):
     __tablename__ = "payments"
     __table_args__ = (
         Index("ix_payments_open", "status", "created_at"),
+        partial_index("ix_payments_request_id", "request_id", where="request_id IS NOT NULL"),
         CheckConstraint("tries >= 0", name="ck_payments_tries"),
     )
 
@@ -39,7 +40,7 @@ class Payment(Model):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     paid_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     served_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    # The request that it pays for, for the logs.
+    # The request that it pays for.
     request_id: Mapped[str | None] = mapped_column(String(40))
 
 

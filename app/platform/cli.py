@@ -22,6 +22,7 @@ from app.identity.principal import MasterKeyRole
 from app.observability import telemetry
 from app.platform import keys
 from app.platform import reconciliation as restoration
+from app.platform.agents import service
 from app.ports.errors import PortError
 from app.wallets.core import custody
 from app.web.fields import Email, Name
@@ -49,6 +50,17 @@ owner_keys = OperatorGroup("owner-keys", "Keys of the owners of agents.")
 _KEPT = "Keys of deleted wallets, kept for a time so that their funds can be recovered."
 retired_keys = OperatorGroup("retired-keys", _KEPT)
 audit = OperatorGroup("audit", "The audit log of administrative acts.")
+agents = OperatorGroup("agents", "What an operator sets for one agent.")
+groups = (master_keys, owner_keys, retired_keys, audit, agents)
+
+
+@agents.command("rate")
+@click.argument("agent_id")
+@click.argument("rpm", type=click.IntRange(0, 10**6))
+def set_rate(agent_id: str, rpm: int) -> None:
+    """Permit an agent RPM requests per minute, for all its keys together; 0 returns to RATE_LIMIT_PER_KEY."""
+    service.update(actors.shell_actor(), agent_id, {"requests_per_minute": rpm or None})
+    click.echo(f"{agent_id} has {rpm or 'as many'} requests per minute{'' if rpm else ' as all others'}.")
 
 
 @master_keys.command("create")

@@ -1,5 +1,6 @@
 """`/v1/platform`: agents, fleets, keys and the audit log. Responses contain keys and are not cached."""
 
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
@@ -30,6 +31,7 @@ from app.platform import keys, schemas
 from app.platform.agents import fleet, service
 from app.platform.agents.fleet import FleetControlsResult
 from app.platform.agents.service import AgentKeyRotation, AgentView
+from app.platform.lookups import requests
 from app.platform.lookups import schemas as lookup_schemas
 from app.shopping import service as shopping
 from app.shopping.routes import shown
@@ -161,11 +163,11 @@ def refund_call_of_service(body: dict[str, Any], service_id: str, claim: Claim) 
 @blp.arguments(schemas.AgentBody)
 @blp.response(200, schemas.ChangedAgent)
 def change_agent(body: dict[str, Any], agent_id: str) -> dict[str, Any]:
-    """Change an agent's name or its owner's email address."""
-    changes = {name: value for name, value in body.items() if name == "email" or value}
+    """Change an agent's name, its owner's email address, or its rate of requests."""
+    changes = {name: value for name, value in body.items() if name != "name" or value}
     assert_any_field(changes, schemas.AgentBody)
     agent = service.update(_actor(), agent_id, changes)
-    return {"id": agent.id, "name": agent.name, "email": agent.email, "updated": True}
+    return {**asdict(agent), "updated": True}
 
 
 @blp.delete("/agents/<string:agent_id>")
@@ -346,8 +348,7 @@ def list_stuck_movements(query: dict[str, Any]) -> Page[dict[str, Any]]:
 @blp.response(200, lookup_schemas.SoldPurchases)
 def list_all_purchases(query: dict[str, Any]) -> dict[str, Any]:
     """List the purchases in web shops of all agents and keys, newest first."""
-    statuses = [query["status"]] if query["status"] else ()
-    page = shopping.list_of(query["account_id"], query["page"], statuses=statuses)
+    page = shopping.list_of(**query)
     return {"items": [shown(purchase) for purchase in page.items], "pagination": page}
 
 
@@ -356,3 +357,10 @@ def list_all_purchases(query: dict[str, Any]) -> dict[str, Any]:
 def get_any_purchase(purchase_id: str) -> dict[str, Any]:
     """Read a purchase of any agent or key, with its steps. Only its buyer can fetch the screenshots."""
     return shown(shopping.view(identifiers.require_id(purchase_id, NotFound("No purchase has this id."))))
+
+
+@blp.get("/requests/<string:request_id>")
+@blp.response(200, lookup_schemas.RequestRecords)
+def get_request(request_id: str) -> dict[str, Any]:
+    """Read what a request did, by its `X-Request-Id`."""
+    return requests.find(request_id)

@@ -5,7 +5,7 @@ from typing import Any
 import marshmallow as ma
 from marshmallow import fields
 
-from app.agents.schemas import RegisteredWallet
+from app.agents.schemas import PER_MINUTE, RegisteredWallet
 from app.audit_log.trail import AuditAction
 from app.identity import guards
 from app.identity.api_keys import mask_key
@@ -13,7 +13,7 @@ from app.identity.principal import MasterKeyRole
 from app.platform.agents.fleet import MAX_AGENTS
 from app.usage.routes import FocusQuery, UsageSumsQuery
 from app.wallets.api.schemas import ControlsBody, NewAgentControls, WalletShape
-from app.web.fields import Email, Identifier, Instant, Name, QueryCount, StrictBoolean, Text, Usd, one_of
+from app.web.fields import Email, Identifier, Instant, Name, QueryCount, StrictBoolean, Text, Usd, WholeNumber, one_of
 from app.web.schemas import FollowingQuery, PageQuery, Pagination, Schema, page_schema
 
 _SEARCH = "A part of a name or email address, or a wallet's address, or the id of an agent or wallet."
@@ -123,6 +123,7 @@ class ShownAgent(ListedAgent):
     total_spent = Usd(required=True, attribute="spent_nanos")
     frozen_at = Instant(required=True, allow_none=True)
     claimed_email = fields.String(required=True, allow_none=True)
+    rpm = fields.Integer(required=True, allow_none=True, attribute="requests_per_minute")
     wallets = fields.List(fields.Nested(WalletShape), required=True)
 
 
@@ -131,6 +132,7 @@ class AgentBody(Schema):
 
     name = Name(allow_none=True)
     email = Email(allow_none=True)
+    rpm = WholeNumber(allow_none=True, attribute="requests_per_minute", validate=PER_MINUTE, metadata={"example": 1200})
 
 
 class ChangedAgent(Schema):
@@ -139,6 +141,7 @@ class ChangedAgent(Schema):
     id = fields.UUID(required=True)
     name = fields.String(required=True)
     email = fields.String(required=True, allow_none=True)
+    rpm = fields.Integer(required=True, allow_none=True, attribute="requests_per_minute")
     updated = fields.Boolean(required=True)
 
 
@@ -328,6 +331,7 @@ class AuditQuery(PageQuery):  # type: ignore[misc, valid-type]
 
     action = one_of((each.value for each in AuditAction), load_default=None)
     subject_id = Identifier(load_default=None, metadata={"description": "The agent, key or wallet of the entry."})
+    request_id = Identifier(load_default=None, metadata={"description": "Only those of the request with this id."})
 
 
 class AuditActor(Schema):

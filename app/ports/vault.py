@@ -1,8 +1,13 @@
 """Custody: sealing of secrets and signatures of wallets."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Protocol
+from datetime import datetime
+from typing import Any, Protocol
+
+INTENTS: ContextVar[Sequence[str]] = ContextVar("intents", default=())
+"""The ids of the recorded movements that this thread signs for: what a signer process checks a signature against."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +40,11 @@ class Signer(Protocol):
     def solana_address(self) -> str:
         """The wallet's address on Solana."""
 
-    def sign_digest(self, digest: bytes) -> tuple[int, int, int]:
-        """Return `(y_parity, r, s)` of a secp256k1 signature (RFC 6979, low s) over a 32-byte digest."""
+    def sign_digest(self, digest: bytes, of: Mapping[str, Any]) -> tuple[int, int, int]:
+        """Return `(y_parity, r, s)` of a secp256k1 signature (RFC 6979, low s) over a 32-byte digest.
+
+        `of` is what has this digest: the fields of a transaction, or the struct, values and domain of EIP-712.
+        """
 
     def sign_message(self, message: bytes) -> bytes:
         """Return the 64-byte Ed25519 signature over a Solana message."""
@@ -80,8 +88,24 @@ class Vault(Protocol):
     def import_wallet(self, location: SecretLocation, *, evm: bytes | None, solana: bytes | None) -> NewWallet:
         """Seal keys that the operator supplies, 32 bytes each; a missing one is generated. Raises: ValueError."""
 
-    def signer(self, sealed: str, location: SecretLocation) -> Signer:
-        """Open a wallet for signing. Raises: Rejected when key, location or ciphertext do not match."""
+    def signer(self, sealed: str, location: SecretLocation, *, addresses: tuple[str, str]) -> Signer:
+        """Open a wallet, with its stored addresses, for signing. Raises: Rejected when key or location do not match."""
 
     def recovery_phrase(self, sealed: str, location: SecretLocation) -> str:
         """Return the BIP-39 words of a wallet. Raises: Rejected, also if it was not derived from any."""
+
+    def seal_phrase(self, sealed: str, location: SecretLocation, *, recipient: str, info: str) -> str:
+        """Return the words sealed for a public key; see `app.core.hpke`. Raises: Rejected, ValueError for the key."""
+
+
+class SignerProcess(Protocol):
+    """A process that alone opens wallets' keys, and signs only what was recorded. All raise: KeyServiceUnavailable."""
+
+    def assert_reachable(self) -> None:
+        """Check that it is there, before something is held for what it is to sign."""
+
+    def withdraw(self, intents: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+        """Have nothing more signed for intents; return how those end that were: their `nonce` and `valid_until`."""
+
+    def signed_since(self, since: datetime) -> Mapping[str, str]:
+        """Return the intents that were signed, with the ids of their wallets."""

@@ -212,8 +212,7 @@ def buy(body: dict[str, Any], claim: idempotency.Claim) -> Response:
 def list_purchases(query: dict[str, Any]) -> dict[str, Any]:
     """List purchases, newest first."""
     caller = guards.current_principal()
-    statuses = [query["status"]] if query["status"] else ()
-    page = service.list_of(caller.account_id, query["page"], statuses=statuses, wallet_id=caller.only_wallet_id)
+    page = service.list_of(account_id=caller.account_id, wallet_id=caller.only_wallet_id, **query)
     return {"items": [shown(each, _status_url_query(each.id)) for each in page.items], "pagination": page}
 
 

@@ -106,17 +106,14 @@ def get_owned(purchase_id: str, caller: Principal) -> Purchase:
 
 
 def list_of(
-    account_id: str | None, page: PageRequest, *, statuses: Collection[str] = (), wallet_id: str | None = None,
-    text: str = "",
-) -> Page[Purchase]:  # fmt: skip
-    """Return a page of the purchases of an account, or all, newest first, without their steps and screenshots."""
-    conditions: list[ColumnElement[bool]] = [] if account_id is None else [Purchase.account_id == account_id]
-    conditions += [Purchase.status.in_(statuses)] if statuses else []
+    page: PageRequest, *, statuses: Collection[str] = (), text: str = "", **values: str | None
+) -> Page[Purchase]:
+    """Return a page of the purchases with these values of columns, newest first, without steps and screenshots."""
+    conditions: list[ColumnElement[bool]] = [Purchase.status.in_(statuses)] if statuses else []
     found_in = (Purchase.url, cast(Purchase.product, Text))
     conditions += [or_(*(each.icontains(text, autoescape=True) for each in found_in))] if text else []
-    conditions += [] if wallet_id is None else [Purchase.wallet_id == wallet_id]
     with read_only_unit() as session:
-        return page_of(session, Purchase, page, *conditions, newest_first=True)
+        return page_of(session, Purchase, page, *conditions, newest_first=True, **values)
 
 
 def view(purchase_id: str) -> Purchase:

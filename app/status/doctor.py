@@ -186,6 +186,13 @@ def _check_custody(stored: str | None, network: Network, vault: Vault) -> Iterat
     else:
         key_id, _, _ = vault.seal(b"", custody.key_location("doctor")).partition(".")
         yield _ok(f"the oldest and newest wallets' keys can be decrypted; new ones are sealed with key {key_id}")
+        settings, has_signer = app_state().settings, app_state().ports.signer is not None
+        if has_signer and settings.wallet_encryption_keys:
+            yield _warn("this process has WALLET_ENCRYPTION_KEYS", "leave them to the signer process")
+        own = [name for name, _ in settings.encryption_key_list()] if has_signer else []
+        if readable := sum(custody.count_sealed_with(name) for name in own):
+            fix = "run `flask --app wsgi keys rotate` with the settings of the signer process; then delete old backups"
+            yield _warn(f"{readable} wallets' keys can be opened without the signer process", fix)
 
 
 def _check_integrity(session: Session) -> Iterator[Finding]:

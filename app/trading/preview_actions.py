@@ -23,7 +23,7 @@ from app.state import app_state
 from app.trading import exchange_client, markets
 from app.trading.markets import MarketList
 from app.trading.read_actions import Parameters, exchange_address
-from app.wallets.core import network_fees
+from app.wallets.core import network_fees, parsing
 from app.wallets.core.wallets import WalletView
 
 _NUMBER = re.compile(r"[0-9]{1,60}(?:\.[0-9]{1,60})?", re.ASCII)
@@ -207,11 +207,13 @@ def _set_leverage(_wallet: WalletView, parameters: Parameters) -> PreparedAction
 
 def _pay(_wallet: WalletView, parameters: Parameters, *, is_withdrawal: bool) -> PreparedAction:
     amount, destination = parameters["amount"], parameters["destination"]
-    if known := app_state().ports.perpdex.dead_end(destination):
-        raise InvalidInput.field("destination", f"is {known}, from which tokens cannot be recovered")
+    problems: dict[str, list[str]] = {}
     if is_withdrawal and amount.units < _WITHDRAWAL_FEE.units:
-        problem = f"must be at least {_WITHDRAWAL_FEE}: the exchange's fee for a withdrawal"
-        raise InvalidInput.field("amount", problem)
+        problems["amount"] = [f"must be at least {_WITHDRAWAL_FEE}: the exchange's fee for a withdrawal"]
+    if known := app_state().ports.perpdex.dead_end(destination):
+        problems["destination"] = [f"is {known}, from which tokens cannot be recovered"]
+    if problems:
+        raise parsing.invalid_fields(problems)
     prepared = PreparedAction({}, value_nanos=network_fees.usd_value_nanos(amount), recipient=destination)
     action = app_state().ports.perpdex.pay(amount, destination, is_withdrawal=is_withdrawal, time_ms=prepared.nonce)
     return replace(prepared, action=action)

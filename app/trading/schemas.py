@@ -10,6 +10,7 @@ from marshmallow import ValidationError, fields
 
 from app.core.chains import USDC, Family, parse_address
 from app.core.money import parse_amount
+from app.core.strict_json import JsonNumber
 from app.ports.perpdex import TimeInForce
 from app.trading import preview_actions, read_actions
 from app.trading.markets import MarketSource
@@ -52,8 +53,9 @@ class Parsed(AmountField):
         self._parse_text = parse
 
     def _parse(self, value: Any) -> Any:
+        is_text = isinstance(value, str | int | JsonNumber) and not isinstance(value, bool)
         try:
-            return self._parse_text(super()._parse(value))
+            return self._parse_text(super()._parse(value) if is_text else "")
         except ValueError as error:
             raise ValidationError(str(error)) from None
 

@@ -19,7 +19,7 @@ from app.credits import accounts
 from app.credits import holds as credit_holds
 from app.credits.holds import CreditHoldState, HoldResult, HoldRow
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
-from app.db.tables import after_entry, day_of, table_of, utc_day, within
+from app.db.tables import after_entry, day_of, having, table_of, utc_day, within
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InsufficientCredits
 from app.identity import budget_counters, budgets, key_limits
@@ -234,9 +234,8 @@ def history(
 
 def filtered(session: Session, account_id: str | None, filters: Mapping[str, str | None]) -> list[ColumnElement[bool]]:
     """Return the conditions of entries with these values of columns, and with keys of a `tag`; None means any."""
-    wanted = {name: value for name, value in filters.items() if value is not None}
-    tag = wanted.pop("tag", None)
-    conditions: list[ColumnElement[bool]] = [_LOG.c[name] == value for name, value in wanted.items()]
+    tag = filters.get("tag")
+    conditions = having(_LOG.c, {name: value for name, value in filters.items() if name != "tag"})
     if tag is not None:
         tags = key_limits.tags_by_key(session, account_id)
         conditions.append(_LOG.c.api_key_id.in_([key for key, of_key in tags.items() if tag in of_key]))
@@ -268,12 +267,8 @@ def by_provider(session: Session, account_id: str, key_id: str | None = None) ->
     return {provider: ProviderTotals(*totals) for provider, *totals in rows}
 
 
-def find_call(session: Session, call_id: str, *, provider: str) -> tuple[str, int] | None:
-    """Return the account that was charged for a call of a provider, and how much; None without such a call."""
-    row = session.execute(
-        select(_LOG.c.account_id, _LOG.c.cost_nanos).where(_LOG.c.id == call_id, _LOG.c.provider == provider)
-    ).one_or_none()
-    return None if row is None else (row.account_id, row.cost_nanos)
+def calls(session: Session, call_ids: Sequence[str]) -> Sequence[Row[*tuple[Any, ...]]]:
+    return session.execute(select(_LOG).where(_LOG.c.id.in_(call_ids)).order_by(_LOG.c.created_at)).all()
 
 
 def revenue_by_provider(session: Session, *, prefix: str) -> dict[str, int]:

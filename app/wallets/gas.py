@@ -30,7 +30,8 @@ from app.ports.facilitator import AuthorizedTransfer, GasSponsor, SponsoredDraft
 from app.ports.vault import Signer
 from app.spending import holds as spending_holds
 from app.state import app_state
-from app.wallets.core import custody, lifecycle, network_fees, parsing, wallets
+from app.wallets.core import custody, intents, lifecycle, network_fees, parsing, wallets
+from app.wallets.core.intents import Intent
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import SponsoredDay, Transaction
 from app.wallets.core.parsing import GasSource
@@ -78,6 +79,9 @@ class SubmissionPlan:
     draft: SponsoredDraft
     sponsor_wallet: WalletView
     cost_nanos: int
+
+    def intent(self) -> Intent:
+        return relayed.intent_of(self.chain, self.sponsor_wallet, self.draft.submission, SUBMISSION_KIND)
 
     def submission(self, authorized: AuthorizedTransfer) -> SponsorTransaction:
         sponsor = self.draft.transfer.sponsor
@@ -158,7 +162,7 @@ def _number_today(session: Session, agent_id: str, maximum: int, *, amount: int 
 
 
 def record(
-    session: Session, transaction: SponsorTransaction, signer: Signer, *, kind: str = SUBMISSION_KIND
+    session: Session, transaction: SponsorTransaction, signer: Signer, intent: Intent
 ) -> tuple[TransactionView, SignedTransaction]:
     """Sign a transaction that leaves the service's wallet the gas that payments need, and record it as pending.
 
@@ -167,7 +171,7 @@ def record(
     chain, draft = app_state().ports.chains[transaction.chain], transaction.draft
     spendable = replace(draft, native_units=draft.native_units - transaction.sponsor.reserve_units)
     try:
-        return relayed.record_submission(session, chain, transaction.wallet, spendable, signer, kind=kind)
+        return relayed.record_submission(session, chain, transaction.wallet, spendable, signer, intent=intent)
     except Rejected as error:
         if error.reason != "insufficient_gas":
             raise
@@ -294,7 +298,9 @@ def _record(
     payment, submission, wallet_id, payment_id = plan.payment, plan.submission, movement.wallet.id, new_id()
     signer, submitter = custody.signer_of(wallet_id), custody.signer_of(submission.sponsor_wallet.id)
     sellers = [custody.signer_of(each.wallet.id) for each in plan.deliveries]
-    with unit_of_work() as session:
+    sales = [relayed.intent_of(each.chain, each.wallet, each.draft, MovementKind.GAS_SALE) for each in plan.deliveries]
+    own = submission.intent()
+    with intents.recorded(payment.intent(payment_id), own, *sales), unit_of_work() as session:
         spending_holds.hold(session, wallet_id, payment.spending_request, reference=payment_id)
         # What needs the token must be within the limits, too.
         spending_holds.check(session, wallet_id, movement.spending_request)
@@ -310,9 +316,9 @@ def _record(
         for each in sorted([sent, *plan.deliveries], key=lambda each: each.chain):
             if each.draft.sequence is not None:
                 lifecycle.lock_nonces(session, each.chain, each.draft.intent.sender)
-        recorded = [record(session, sent, submitter)]
-        for each, seller in zip(plan.deliveries, sellers, strict=True):
-            recorded.append(record(session, each, seller, kind=MovementKind.GAS_SALE))
+        recorded = [record(session, sent, submitter, own)]
+        for each, seller, sale in zip(plan.deliveries, sellers, sales, strict=True):
+            recorded.append(record(session, each, seller, sale))
         authorizations.record_submitted(session, payment_id, payment, authorized.transfer, recorded[0][1])
     return recorded
 

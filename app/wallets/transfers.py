@@ -27,7 +27,8 @@ from app.spending import holds as spending_holds
 from app.spending.policy import Controls
 from app.state import app_state
 from app.wallets import gas
-from app.wallets.core import custody, network_fees, parsing
+from app.wallets.core import custody, intents, network_fees, parsing
+from app.wallets.core.intents import Intent
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.parsing import GasSource
 from app.wallets.core.wallets import WalletView
@@ -125,8 +126,8 @@ def _record(
     """Count, hold, sign and store in one unit; return transfer and submission. Raises: Rejected, the 403 errors."""
     signer, submitter = custody.signer_of(movement.wallet.id), custody.signer_of(plan.sponsor_wallet.id)
     sponsor = app_state().ports.sponsors[movement.chain]
-    transfer_id, fee_id = new_id(), new_id()
-    with unit_of_work() as session:
+    transfer_id, fee_id, own = new_id(), new_id(), plan.intent()
+    with intents.recorded(*_intents(movement, plan, transfer_id, fee_id), own), unit_of_work() as session:
         spending_holds.hold(session, movement.wallet.id, movement.spending_request, reference=transfer_id)
         is_free = gas.is_free(session, plan, movement.wallet.agent_id, counts=True)
         priced, fee = _with_fee(movement, plan, is_free=is_free)
@@ -136,7 +137,7 @@ def _record(
         now = int(clock.now().timestamp())
         authorized = sponsor.authorize(plan.draft, fee_units=priced.gas_fee_units or 0, signer=signer, now=now)
         # First, because it locks the nonces of the service's wallet.
-        submission, signed = gas.record(session, plan.submission(authorized), submitter)
+        submission, signed = gas.record(session, plan.submission(authorized), submitter, own)
         # Their signed bytes are part of the submission's.
         row = authorizations.record_submitted(session, transfer_id, priced, authorized.transfer, signed)
         if fee is not None and authorized.fee is not None:
@@ -146,6 +147,16 @@ def _record(
         if on_recorded is not None:
             on_recorded(session, recorded)
         return recorded, submission, signed
+
+
+def _intents(movement: Movement, plan: SubmissionPlan, transfer_id: str, fee_id: str) -> list[Intent]:
+    """Return what the wallet signs, with the fee that is due now, for a signer process. Raises: Rejected."""
+    if app_state().ports.signer is None:
+        return []
+    with read_only_unit() as session:
+        is_free = gas.is_free(session, plan, movement.wallet.agent_id, counts=False)
+    priced, fee = _with_fee(movement, plan, is_free=is_free)
+    return [priced.intent(transfer_id), *([fee.intent(fee_id)] if fee else [])]
 
 
 def _assert_affordable(session: Session, movement: Movement, plan: SubmissionPlan) -> None:

@@ -120,4 +120,5 @@ def response_headers(*names: str) -> dict[str, Any]:
 
 def _standard_headers(status: str, *, is_idempotent: bool) -> dict[str, Any]:
     names = ["X-Request-Id", *(["Retry-After"] if status in _RETRYABLE_STATUSES else [])]
+    names += ["RateLimit-Policy"] if status == "429" else []
     return response_headers(*names, *(["Idempotent-Replayed"] if is_idempotent and status.startswith("2") else []))

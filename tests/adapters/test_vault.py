@@ -338,8 +338,8 @@ def test_a_secret_other_than_entropy_opens_no_wallet() -> None:
 @given(digest=st.binary(min_size=32, max_size=32))
 def test_digest_signatures_recover_to_the_address_and_are_low_and_deterministic(digest: bytes) -> None:
     signer = _open_wallet(_JUNK)
-    y_parity, r, s = signer.sign_digest(digest)
-    assert (y_parity, r, s) == signer.sign_digest(digest)
+    y_parity, r, s = signer.sign_digest(digest, {})
+    assert (y_parity, r, s) == signer.sign_digest(digest, {})
     assert y_parity in {0, 1}
     assert 0 < s <= _SECP256K1_ORDER // 2
     recoverable = r.to_bytes(32, "big") + s.to_bytes(32, "big") + bytes([y_parity])
@@ -350,7 +350,7 @@ def test_digest_signatures_recover_to_the_address_and_are_low_and_deterministic(
 @pytest.mark.parametrize("size", [0, 31, 33, 64])
 def test_only_32_byte_digests_are_signed(size: int) -> None:
     with pytest.raises(ValueError, match="32 bytes"):
-        _open_wallet(_JUNK).sign_digest(bytes(size))
+        _open_wallet(_JUNK).sign_digest(bytes(size), {})
 
 
 def test_message_signatures_verify_under_the_solana_address() -> None:

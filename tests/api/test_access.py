@@ -280,12 +280,14 @@ TABLE: dict[str, Access] = {
     **dict.fromkeys(
         (
             "GET /admin", "GET /admin/<slug>", "GET /admin/<slug>/<item_id>", "POST /admin/<slug>/<item_id>/<act>",
-            "POST /admin/sign-out",
+            "POST /admin/<slug>/<act>", "POST /admin/sign-out", "GET /admin/passkeys", "POST /admin/passkeys",
+            "POST /admin/passkeys/create", "POST /admin/passkeys/remove",
         ),
         ENTRY,
     ),
     "GET /admin/sign-in": access(200, tuple(ClientKind)),
     "POST /admin/sign-in": access(400, tuple(ClientKind)),
+    "POST /admin/sign-in/passkey": access(403, tuple(ClientKind)),
     # Leads to those of the first wallet.
     "GET /owner/agents/<string:agent_id>/limits": Access({**SIGN_IN, ClientKind.COOKIE: 303}),
     # Not a link that confirms an address.
@@ -331,7 +333,7 @@ TABLE: dict[str, Access] = {
             ("POST", "/services/<string:service_id>/refunds", 400), ("GET", "/payouts", 200),
             ("GET", "/doctor", 200), ("GET", "/audit/verification", 200), ("GET", "/stuck-movements", 200),
             ("GET", "/purchases", 200),
-            ("GET", "/purchases/<string:purchase_id>", 200),
+            ("GET", "/purchases/<string:purchase_id>", 200), ("GET", "/requests/<string:request_id>", 200),
             ("DELETE", "/keys/<string:key_id>", 200), ("GET", "/master-keys", 200), ("POST", "/master-keys", 201),
             ("DELETE", "/master-keys/<string:key_id>", 200),
         )
@@ -500,8 +502,9 @@ class _Scene:
         values |= self._new_objects(rule, names, owner) | {
             "tag": "wallets",
             "operation": "transfer",
-            "request_id": UNKNOWN_ID,
             "import_id": UNKNOWN_ID,
+            # An access that is recorded in the audit log.
+            "request_id": self.ops.get("/agents").headers["X-Request-Id"] if "platform/req" in rule else UNKNOWN_ID,
         }
         if "domain" in names:
             values["domain"] = "shop.example"

@@ -133,6 +133,7 @@ class Scene:
             "record_id": lambda: str(self.agent.history()[0]["id"]),
             "purchase_id": self._purchase if "cancel" in path else lambda: self.bought["id"],
             "domain": self._payee,
+            "request_id": lambda: self.ops.get("/agents").headers["X-Request-Id"],
             "session_id": self._session,
             "approval_id": self._approval,
             "webhook_id": lambda: self._webhook(path),

@@ -51,7 +51,9 @@ from workers import approvals as worker
 
 NO_POWER = {
     "address_names": {"created_at": "shown only"},
-    "agents": {"name": "shown only", "created_at": "orders lists"},
+    "agents": {
+        "name": "shown only", "created_at": "orders lists", "requests_per_minute": "how many requests",
+    },
     "api_keys": {
         "email": "of a gateway-only key, shown only", "sealed": "AES-GCM, bound to its row",
         "created_at": "orders lists",
@@ -100,6 +102,10 @@ NO_POWER = {
     "signed_attempts": {
         "id": "orders attempts", "raw": "signed by the wallet's key", "refusal": "why nodes refuse it",
         "seen_at_block": "when", "sent_at": "when",
+    },
+    "signing_intents": {
+        "created_at": "when it is abandoned", "closed_at": "the signer decides what it signs", "nonce": "when it ends",
+        "valid_until": "when it ends",
     },
     "budgets": {
         "name": "shown only", "created_at": "orders lists",

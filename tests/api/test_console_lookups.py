@@ -38,7 +38,7 @@ def acts_of(section: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 ACTS = [(slug, each["view"]) for slug, section in SECTIONS.items() for each in acts_of(section)]
-ENTERED = {"credits_usd": "1", "limit_usd": "1", "failed_since": "2026-11-28T06:30", "event_id": new_id()}
+ENTERED = {"credits_usd": "1", "rpm": "60", "limit_usd": "1", "failed_since": "2026-11-28T06:30", "event_id": new_id()}
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from app.db.tables import delete_expired
 from app.db.unit_of_work import unit_of_work
 from app.owner.passkeys import challenges
 from app.owner.passkeys import service as passkeys
-from app.owner.passkeys.service import OwnerPasskey, UsedPasskeyChallenge
+from app.owner.passkeys.service import Passkey, UsedPasskeyChallenge
 from tests.support.applications import change_settings
 from tests.support.authenticators import SoftwareAuthenticator, challenge_of, prompt_of
 from tests.support.operators import entries
@@ -141,7 +141,7 @@ def test_a_passkey_that_changes_whether_it_can_be_copied_is_another_key(
 
 def test_a_passkey_of_an_earlier_release_is_bound_to_what_it_says_first(app: Flask, ada: OwnerWithDevice) -> None:
     with unit_of_work() as session:
-        session.execute(update(OwnerPasskey).values(backup_eligible=None))
+        session.execute(update(Passkey).values(backup_eligible=None))
     ada.device.backup_eligible = True
     assert ada.sign_in(person(app)).status_code == 303
     ada.device.backup_eligible = False

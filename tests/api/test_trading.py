@@ -359,6 +359,8 @@ def test_nothing_is_paid_from_the_exchange_to_an_address_that_keeps_it(agent: Ag
     for action in ("withdraw", "transfer"):
         message = problem(call(agent, action, amount="10", destination=destination), "destination")
         assert "cannot be recovered" in message
+    fields = call(agent, "withdraw", amount="0.5", destination=destination).get_json()["details"]["fields"]
+    assert sorted(fields) == ["amount", "destination"]
 
 
 def test_numbers_off_the_grid_are_rounded_in_favour_of_the_client_and_reported(agent: Agent) -> None:
@@ -521,7 +523,7 @@ def test_a_signature_of_the_payload_recovers_the_wallet(agent: Agent) -> None:
     body = preview(agent, "order", **ORDER)
     payload = signing.ActionPayload(body["payload"]["action"], body["payload"]["nonce"])
     digest = signing.digest(payload, deployment=DEPLOYMENTS["sandbox"])
-    parity, r, s = custody.signer_of(agent.wallet_id).sign_digest(digest)
+    parity, r, s = custody.signer_of(agent.wallet_id).sign_digest(digest, {})
     recovered = keys.Signature(vrs=(parity, r, s)).recover_public_key_from_msg_hash(digest)
     assert recovered.to_checksum_address() == body["address"]
 
@@ -534,3 +536,8 @@ def test_a_sell_below_the_market_is_valued_at_the_market(agent: Agent, exchange:
     # A buy never costs more than its own price.
     preview(agent, "order", **{**cheap, "side": "buy", "amount": "10"})
     assert kinds_asked(exchange)["allMids"] == 1
+
+
+def test_a_value_of_another_type_is_refused_with_what_its_field_takes(agent: Agent) -> None:
+    assert "an order's number" in problem(call(agent, "cancel", symbol="ETH", orderId=True), "orderId")
+    assert "EVM address" in problem(call(agent, "withdraw", amount="10", destination=["0x1"]), "destination")

@@ -31,6 +31,7 @@ from tests.support.applications import key_of, settings_for
 from tests.support.chains import fund
 from tests.support.key_services import VAULT_TOKEN, StoredKey, vault_transit
 from tests.support.loopback_http import Reply
+from tests.support.phrases import phrase_of
 from tests.support.wallet_keys import key_owner
 from workers import approvals as approval_worker
 
@@ -328,7 +329,7 @@ def test_an_owner_takes_and_brings_in_keys_under_a_key_service_and_an_outage_los
             assert ada.import_phrase(words).status_code == 303
         forget(vault)
         of_agent = [each["id"] for each in ada.agent.get("/v1/wallets").get_json()["wallets"]]
-        assert [custody.phrase_of(each) for each in of_agent] == [first, words]
+        assert [phrase_of(each) for each in of_agent] == [first, words]
         assert key_ids() == {"k3"}
         assert ada.agent.delete(f"/v1/wallets/{of_agent[1]}").status_code == 200
         assert custody.export_retired(of_agent[1])[1] == words

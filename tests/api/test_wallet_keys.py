@@ -44,6 +44,7 @@ from tests.support.authenticators import SoftwareAuthenticator
 from tests.support.notices import Browser, Mailbox, notices_app
 from tests.support.operators import Operator, entries
 from tests.support.owners import OWNER_KEY, forms_of, person
+from tests.support.phrases import phrase_of
 from tests.support.wallet_keys import WAIT, KeyOwner, key_owner, sealed_for
 from tests.support.webhooks import deliver
 
@@ -160,15 +161,15 @@ def test_a_request_that_is_cancelled_while_a_slow_key_service_opens_the_key_give
     ada: KeyOwner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ada.ask()
-    expected, opened = custody.phrase_of(ada.agent.wallet_id), custody.phrase_of
+    expected, seal = phrase_of(ada.agent.wallet_id), custody.seal_phrase
 
-    def cancelled_meanwhile(wallet_id: str) -> str:
+    def cancelled_meanwhile(wallet_id: str, recipient: str, info: str) -> str:
         monkeypatch.undo()
         assert ada.cancel().status_code == 303
-        return opened(wallet_id)
+        return seal(wallet_id, recipient, info)
 
     with ada.later():
-        monkeypatch.setattr(custody, "phrase_of", cancelled_meanwhile)
+        monkeypatch.setattr(custody, "seal_phrase", cancelled_meanwhile)
         # It was given out before the cancellation, so its words can be read.
         assert ada.opened(ada.take()) == expected
         assert f"{ada.keys}/take" not in forms_of(ada.browser.get(ada.keys))
@@ -193,7 +194,7 @@ def test_an_outage_of_the_key_service_is_a_page_that_says_when_to_try_again(
         raise KeyServiceUnavailable(retry_after_seconds=10)
 
     with monkeypatch.context() as outage:
-        for use in ("phrase_of", "import_phrase"):
+        for use in ("seal_phrase", "import_phrase"):
             outage.setattr(custody, use, out)
         imported = ada.finish_import(begun, TWELVE)
         with ada.later():
@@ -206,7 +207,7 @@ def test_an_outage_of_the_key_service_is_a_page_that_says_when_to_try_again(
     assert [each.key_sealed for each in rows()] == [None]
     assert ada.import_phrase(TWELVE).status_code == 303
     with ada.later():
-        assert ada.opened(ada.take()) == custody.phrase_of(ada.agent.wallet_id)
+        assert ada.opened(ada.take()) == phrase_of(ada.agent.wallet_id)
 
 
 def test_an_agent_that_is_deleted_gives_nothing_and_gets_no_wallet(ada: KeyOwner, ops: Operator) -> None:
@@ -486,7 +487,7 @@ def test_a_process_that_dies_marks_the_wallet_before_it_opens_the_key_and_makes_
             assert wallet_of(ada.agent)["exported_at"] is not None
             assert acts() == ["export_requested", "exported"]
             vault.dies_at = "import_phrase"
-            assert ada.opened(ada.take()) == custody.phrase_of(ada.agent.wallet_id)
+            assert ada.opened(ada.take()) == phrase_of(ada.agent.wallet_id)
             begun = ada.begin_import()
             with pytest.raises(Killed):
                 ada.finish_import(begun, TWELVE)
@@ -518,7 +519,7 @@ def test_an_imported_phrase_has_the_addresses_of_metamask_and_phantom_and_can_be
     assert imported["exported_at"] is not None
     assert first["exported_at"] is None
     assert imported["spending_controls"]["daily_limit_usd"] == 100
-    assert custody.phrase_of(imported["id"]) == words
+    assert phrase_of(imported["id"]) == words
     assert custody.signer_of(imported["id"]).evm_address == evm
     assert rows() == []
     assert acts() == ["imported"]
@@ -546,7 +547,7 @@ def test_a_wrong_phrase_is_a_clear_error_that_quotes_no_word(ada: KeyOwner, word
 
 def test_a_wallet_that_exists_is_not_imported(app: Flask, ada: KeyOwner) -> None:
     eve = key_owner(app)
-    assert eve.import_phrase(custody.phrase_of(ada.agent.wallet_id)).status_code == 409
+    assert eve.import_phrase(phrase_of(ada.agent.wallet_id)).status_code == 409
     assert ada.import_phrase(TWELVE).status_code == 303
     assert ada.import_phrase(TWELVE).status_code == 409
     assert eve.import_phrase(TWELVE).status_code == 409
@@ -616,7 +617,7 @@ def test_the_number_of_wallets_is_limited_and_locked_limits_are_inherited(ada: K
 
 
 def test_neither_words_nor_keys_are_in_logs_pages_events_entries_or_rows(ada: KeyOwner) -> None:
-    words = custody.phrase_of(ada.agent.wallet_id)
+    words = phrase_of(ada.agent.wallet_id)
     written, pages = [], []
     with all_records() as records:
         ada.ask()

@@ -63,8 +63,8 @@ def test_every_writer_of_an_authenticated_column_keeps_the_mac() -> None:
     [
         ("update(Agent).where(Agent.id == id).values(frozen_at=None)", True),
         ("update(Agent).values({'frozen_at': None})", True),
-        ("insert_into(session, OwnerPasskey).values(id=id)", True),
-        ("insert_into(session, OwnerPasskey).values(OwnerPasskey.stamp({'id': id}))", False),
+        ("insert_into(session, Passkey).values(id=id)", True),
+        ("insert_into(session, Passkey).values(Passkey.stamp({'id': id}))", False),
         ("update(Agent).where(Agent.id == id).values(name=Agent.name)", False),
         ("update(Approval).values(lease_until=now)", False),
         ("update_rows(session, Agent, Agent.id == id, frozen_at=None)", True),

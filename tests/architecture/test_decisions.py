@@ -12,8 +12,8 @@ FOLDER = ROOT / "docs" / "decisions"
 INDEX = FOLDER / "README.md"
 RECORDS = {path.name[:4]: path for path in sorted(FOLDER.glob("[0-9]*.md"))}
 READ = (
-    "app", "benchmarks", "docs", "launcher", "migrations", "sandbox", "server", "shopper", "solana_node", "static",
-    "templates", "tests", "workers",
+    "app", "benchmarks", "docs", "launcher", "migrations", "sandbox", "server", "shopper", "signer",
+    "solana_node", "static", "templates", "tests", "workers",
 )  # fmt: skip
 SUFFIXES = {".py", ".md", ".toml", ".html", ".css", ".js", ".sh", ".in", ".txt", ".yml", ".yaml", ".example", ""}
 SECTIONS = ["Status", "Context", "Decision", "Consequences"]

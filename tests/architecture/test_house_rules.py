@@ -28,8 +28,8 @@ def files_of(*folders: str) -> list[Path]:
     return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
 
 
-SERVICE = files_of("app", "server", "workers", "shopper")
-ALL = files_of("app", "server", "workers", "shopper", "sandbox", "solana_node", "launcher", "benchmarks")
+SERVICE = files_of("app", "server", "workers", "shopper", "signer")
+ALL = files_of("app", "server", "workers", "shopper", "signer", "sandbox", "solana_node", "launcher", "benchmarks")
 
 # Seconds are floats in every library; amounts of money never are.
 FLOATS_OF_TIME = (
@@ -250,7 +250,7 @@ def owners_of(package: str) -> set[str]:
 
 
 def test_every_imported_package_is_declared() -> None:
-    ours = {"app", "server", "workers", "shopper", "wsgi", "_typeshed"}
+    ours = {"app", "server", "workers", "shopper", "signer", "wsgi", "_typeshed"}
     foreign = {name: place for name, place in imports_of(*SERVICE).items() if name not in sys.stdlib_module_names}
     declared = declared_packages()
     assert {name: place for name, place in foreign.items() if name not in ours and not owners_of(name) & declared} == {}
@@ -258,7 +258,8 @@ def test_every_imported_package_is_declared() -> None:
 
 def test_every_declared_package_is_imported() -> None:
     """In the parts that run with it; those for development alone have a list of their own."""
-    parts = [*files_of("app", "server", "workers", "shopper", "sandbox", "launcher"), ROOT / "gunicorn.conf.py"]
+    folders = "app", "server", "workers", "shopper", "signer", "sandbox", "launcher"
+    parts = [*files_of(*folders), ROOT / "gunicorn.conf.py"]
     imported = {owner for name in imports_of(*parts) for owner in owners_of(name)}
     assert declared_packages() - imported == set(NOT_IMPORTED)
 

@@ -132,7 +132,7 @@ def test_class_names_are_unique() -> None:
 
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     found = []
-    for name, tree in sources("app", "server", "workers", "shopper"):
+    for name, tree in sources("app", "server", "workers", "shopper", "signer"):
         for node in ast.walk(tree):
             if not isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef):
                 continue

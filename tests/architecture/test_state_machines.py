@@ -124,7 +124,9 @@ def test_every_status_column_has_a_state_machine() -> None:
 
 def test_only_state_machines_write_a_status() -> None:
     files = [
-        path for folder in ("app", "server", "workers", "shopper") for path in sorted((ROOT / folder).rglob("*.py"))
+        path
+        for folder in ("app", "server", "workers", "shopper", "signer")
+        for path in sorted((ROOT / folder).rglob("*.py"))
     ]
     found = set()
     models = guarded_models()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
@@ -12,6 +12,8 @@ from app.core import clock
 from app.identity.principal import MasterKeyRole
 from app.wallets.core.lifecycle import MovementStatus
 from tests.browser.test_owner_pages import world
+from tests.browser.test_owner_passkeys import Device
+from tests.support.applications import change_settings
 from tests.support.looks import PHONE, assert_good, navigation
 from tests.support.operators import Operator, operator
 from tests.support.owner_world import World
@@ -78,3 +80,54 @@ def test_an_agent_is_found_and_frozen_without_scripts(world: World, open_page: C
     with navigation(page):
         page.get_by_role("button", name="Grant credits").click()
     assert page.get_by_text("This operation needs the master key of an admin").is_visible()
+
+
+@pytest.fixture
+def local(world: World) -> Iterator[World]:
+    """The same service without https, at the name of loopback addresses that can be a relying party."""
+    before = world.url
+    world.url = world.url.replace("127.0.0.1", "localhost")
+    change_settings(world.app, base_url=world.url)  # type: ignore[arg-type]
+    yield world
+    world.url = before
+    change_settings(world.app, base_url="https://purser.test")  # type: ignore[arg-type]
+
+
+def test_an_operator_adds_a_passkey_signs_in_and_makes_a_key_with_it(
+    local: World, open_page: Callable[..., Page], axe: str
+) -> None:
+    page = open_page()
+    device = Device(page)
+    ops = _enter(page, local)
+    page.get_by_role("link", name="Passkeys").click()
+    assert_good(page, axe, "console-passkeys-none")
+    page.get_by_label("Name").fill("Ada’s laptop")
+    page.get_by_label("Your master key, again").fill(ops.key)
+    for step in ("Continue", "Create passkey"):
+        with navigation(page):
+            page.get_by_role("button", name=step).click()
+    page.get_by_text("The passkey was added.").wait_for()
+    assert_good(page, axe, "console-passkeys")
+    with navigation(page):
+        page.get_by_role("button", name="Sign out").click()
+    assert_good(page, axe, "console-sign-in-passkey")
+    with navigation(page):
+        page.get_by_role("button", name="Sign in with a passkey").click()
+    assert page.url == f"{local.url}/admin"
+
+    page.goto(f"{local.url}/admin/master-keys")
+    page.get_by_label("Name", exact=True).fill("Night shift")
+    page.get_by_label("Role").select_option("viewer")
+    device.set_user_verified(False)
+    page.get_by_role("button", name="Create a master key").click()
+    page.get_by_text("No passkey was used.").wait_for()
+    device.set_user_verified(True)
+    with navigation(page):
+        page.get_by_role("button", name="Create a master key").click()
+    assert (page.locator("#shown-1").text_content() or "").startswith("mk_viewer_")
+    assert_good(page, axe, "console-key-shown")
+
+    page.goto(f"{local.url}/admin/passkeys")
+    with navigation(page):
+        page.get_by_role("button", name="Remove").click()
+    page.get_by_text("The passkey was removed").wait_for()

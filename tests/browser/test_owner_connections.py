@@ -14,8 +14,8 @@ from playwright.sync_api import Page, expect
 
 from app.core.chains import ChainName
 from app.extensions import db
-from tests.conftest import audit
 from tests.support.applications import make_app, settings_for
+from tests.support.audits import audit
 from tests.support.looks import PHONE, assert_good, navigation
 from tests.support.oauth import Application
 from tests.support.owner_world import World, served

@@ -21,7 +21,6 @@ from app.approvals.models import Approval
 from app.authenticated import change
 from app.core import clock
 from app.db.unit_of_work import unit_of_work
-from app.wallets.core import custody
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.applications import change_settings
@@ -29,6 +28,7 @@ from tests.support.chains import fund
 from tests.support.looks import PHONE, assert_good, navigation
 from tests.support.operators import entries
 from tests.support.owners import person
+from tests.support.phrases import phrase_of
 from workers import approvals as worker
 
 pytestmark = [pytest.mark.browser, pytest.mark.chain]
@@ -324,7 +324,7 @@ def test_an_owner_takes_the_words_of_a_wallet_out_and_they_are_clear_in_the_brow
         page.get_by_role("button", name="Take the keys out").click()
     assert page.locator("#words").text_content() == ""
     words = words_of(page)
-    assert words == custody.phrase_of(site.agent.wallet_id)
+    assert words == phrase_of(site.agent.wallet_id)
     assert_good(page, axe, "keys-taken")
     page.get_by_role("button", name="Clear the words").click()
     assert words.split()[0] not in page.content()

@@ -34,7 +34,7 @@ def prompt_of(page: TestResponse, path: str) -> dict[str, Any]:
 def challenge_of(page: TestResponse, path: str, **fields: str) -> str:
     """Return the challenge of the form with this action as `static/passkeys.js` computes it, with what is typed."""
     sent = {**forms_of(page)[path], **fields}
-    unsigned = ("csrf_token", "owner_key", "passkey", "passkey_token")
+    unsigned = ("csrf_token", "owner_key", "master_key", "passkey", "passkey_token")
     values = json.dumps(
         [[name, [sent[name]]] for name in sorted(sent) if name not in unsigned],
         ensure_ascii=False,

@@ -53,7 +53,7 @@ class Person:
     def address(self) -> str:
         return self.evm_address
 
-    def sign_digest(self, digest: bytes) -> tuple[int, int, int]:
+    def sign_digest(self, digest: bytes, _of: Any) -> tuple[int, int, int]:
         signature = self._key.sign_recoverable(digest, hasher=None)
         return (signature[64] & 1, int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:64], "big"))
 

@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 from datetime import datetime, timedelta
 
-from sqlalchemy import TextClause, delete, select, text
-from sqlalchemy.orm import Session
+from sqlalchemy import delete, select
 
 from app import authenticated
-from app.authenticated import RowSeal, SealedColumn, UnsealedRowPermit
+from app.authenticated import SealedColumn, UnsealedRowPermit
 from app.core import clock
 from app.db.unit_of_work import unit_of_work
 from app.idempotency.service import IdempotencyKey
 from app.ports.vault import SecretLocation
 from app.spending import controls
 from app.state import app_state
-
-
-@functools.cache
-def _tables_with_rows() -> TextClause:
-    names = [seal.table.name for seal in authenticated.seals()]
-    found = (f"SELECT '{name}' WHERE EXISTS (SELECT 1 FROM {name})" for name in names)  # noqa: S608 - our names
-    return text(" UNION ALL ".join(found))
-
-
-def seals_with_rows(session: Session) -> list[RowSeal]:
-    """Return the seals of the tables that are not empty, found by one statement instead of one for each."""
-    names = set(session.scalars(_tables_with_rows()))
-    return [seal for seal in authenticated.seals() if seal.table.name in names]
 
 
 def accept() -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from solders.keypair import Keypair
 
 from app.adapters.solana.chain import SolanaChain
@@ -28,7 +30,7 @@ class SolanaPerson:
     def sign_message(self, message: bytes) -> bytes:
         return bytes(self.keys.sign_message(message))
 
-    def sign_digest(self, digest: bytes) -> tuple[int, int, int]:
+    def sign_digest(self, digest: bytes, _of: Any) -> tuple[int, int, int]:
         raise AssertionError(f"Solana signs no digests: {digest!r}")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from eth_account import Account
 from eth_account.messages import encode_defunct
@@ -37,7 +39,7 @@ class RecordingSigner:
     def __init__(self) -> None:
         self.digests: list[str] = []
 
-    def sign_digest(self, digest: bytes) -> tuple[int, int, int]:
+    def sign_digest(self, digest: bytes, _of: Any) -> tuple[int, int, int]:
         self.digests.append(digest.hex())
         return 0, 1, 1
 

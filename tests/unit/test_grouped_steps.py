@@ -45,6 +45,7 @@ from app.usage.grouped import Hold, Settlement, Step, StepGroups
 from app.usage.models import UsageByProvider, UsageLog
 from app.usage.service import MeteredUsage
 from tests.support.servers import Postgres
+from tests.support.tiers import is_first_tier
 from tests.support.waiting import wait_until
 
 _NOW = "2026-03-04T05:06:07.891011Z"
@@ -194,7 +195,7 @@ def test_a_batch_writes_the_rows_of_its_steps_one_by_one(
     alone, *in_batches = (build_app(url) for url in (sqlite_url, postgres_url, f"sqlite:///{copy}"))
     kept_by_app = [KeptConnection() for _ in in_batches]
 
-    @settings(max_examples=60, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=20 if is_first_tier() else 60, suppress_health_check=list(HealthCheck))
     @given(_batches, st.booleans())
     @time_machine.travel(_NOW, tick=False)
     def compare(batches: list[Any], has_budgets: bool) -> None:  # noqa: FBT001 - from hypothesis

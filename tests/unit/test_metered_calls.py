@@ -144,3 +144,26 @@ def test_a_fixed_price_of_a_failure_that_comes_after_its_lease_is_returned(trave
     with read_only_unit() as session:
         assert accounts.balance(session, principal.account_id) == accounts.Balance(12, 0, 12, 0)
         assert "brave" not in service.by_provider(session, principal.account_id)
+
+
+@pytest.mark.parametrize("ending", [RelayOutcome.TRUNCATED, RelayOutcome.TIMEOUT, RelayOutcome.CLIENT_DISCONNECTED])
+@pytest.mark.parametrize("content", [b"", b"data: 1"])
+@pytest.mark.usefixtures("travel")
+def test_a_stream_with_a_fixed_price_that_fails_before_any_content_costs_nothing(
+    ending: RelayOutcome, content: bytes
+) -> None:
+    price = MeteredUsage(10, price_version="fixed")
+    principal = begun_principal()
+    call = FixedCharge(principal, "brave", CallQuote("web", price, price, 10), None)
+    call.begin(REQUEST)
+    call.on_response_head(cast("UpstreamResponse", SimpleNamespace(status=200)))
+    call.stream()
+    assert call.headers() == [("X-Cost-Usd", "0.00000001"), ("X-Credits-Remaining", "0.000000002")]
+    if content:
+        call.feed(content)
+    call.end(ending)
+    is_kept = content or ending is RelayOutcome.CLIENT_DISCONNECTED
+    expected = accounts.Balance(2, 0, 12, 10) if is_kept else accounts.Balance(12, 0, 12, 0)
+    with read_only_unit() as session:
+        assert accounts.balance(session, principal.account_id) == expected
+        assert ("brave" in service.by_provider(session, principal.account_id)) == bool(is_kept)

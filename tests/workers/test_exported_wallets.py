@@ -27,6 +27,7 @@ from tests.support.agents import register
 from tests.support.chains import RECIPIENT, fund, usdc
 from tests.support.deposit_stages import Stage, deposit_stage
 from tests.support.evm import await_mined
+from tests.support.phrases import phrase_of
 from tests.support.solana import fund_solana, running_solana, solana_address, solana_chain
 
 pytestmark = pytest.mark.chain
@@ -45,7 +46,7 @@ def stage(build_app: Callable[..., Flask], sqlite_url: str) -> Iterator[Stage]:
 
 def sign_elsewhere(stage: Stage, *, nonce: int, wei: int = 1, tip: int = 5 * GWEI) -> str:
     """Send ether from the wallet as MetaMask would, which has its phrase."""
-    signer = Account.from_mnemonic(custody.phrase_of(stage.agent.wallet_id))
+    signer = Account.from_mnemonic(phrase_of(stage.agent.wallet_id))
     assert signer.address == stage.agent.address
     fields = {
         "type": 2, "chainId": int(stage.node.rpc("eth_chainId"), 16), "nonce": nonce, "gas": 21_000, "data": b"",

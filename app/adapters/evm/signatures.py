@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from eth_account import Account
 from eth_account.hdaccount import ETHEREUM_DEFAULT_PATH, key_from_seed
@@ -53,8 +53,10 @@ def digest_of(message: SignableMessage) -> bytes:
     return keccak(b"\x19" + message.version + message.header + message.body)
 
 
-def sign(message: SignableMessage, signer: Signer) -> str:
-    y_parity, r, s = signer.sign_digest(digest_of(message))
+def sign(struct: str, values: Sequence[object], domain: SigningDomain, signer: Signer) -> str:
+    """Sign the EIP-712 message of a struct; see `typed_message`."""
+    digest = digest_of(typed_message(struct, values, domain))
+    y_parity, r, s = signer.sign_digest(digest, {"struct": struct, "values": values, "domain": asdict(domain)})
     return "0x" + (r.to_bytes(32, "big") + s.to_bytes(32, "big") + bytes([_RECOVERY_IDS[y_parity]])).hex()
 
 

@@ -30,8 +30,8 @@ TOO_LITTLE = "Too little received"
 """SwapRouter02's refusal of an output below the minimum."""
 
 _QUOTE = Function("uniswap_quoter", "quoteExactInputSingle")
-_MULTICALL = Function("uniswap_router", "multicall")
-_EXACT_INPUT = Function("uniswap_router", "exactInputSingle")
+MULTICALL = Function("uniswap_router", "multicall")
+EXACT_INPUT = Function("uniswap_router", "exactInputSingle")
 _SELF_PERMIT = Function("uniswap_router", "selfPermitIfNecessary")
 _UNWRAP = Function("uniswap_router", "unwrapWETH9")
 _REFUND = Function("uniswap_router", "refundETH")
@@ -66,7 +66,7 @@ def encode_swap(deployment: EvmDeployment, swap: UniswapSwap) -> CallTarget:
     recipient = request.owner if pays_ether else _ROUTER_ADDRESS_ALIAS
     input_address, output_address = _pair(deployment, request)
     swap_call = (input_address, output_address, swap.fee_tier, recipient, amount, swap.minimum_units, 0)
-    steps = [_EXACT_INPUT.encode(swap_call)]
+    steps = [EXACT_INPUT.encode(swap_call)]
     if pays_ether:
         # What a pool leaves over must not stay with the router, where anyone could take it.
         steps.append(_REFUND.encode())
@@ -74,7 +74,7 @@ def encode_swap(deployment: EvmDeployment, swap: UniswapSwap) -> CallTarget:
         if swap.permit is not None:
             steps.insert(0, _SELF_PERMIT.encode(input_address, amount, swap.deadline, *swap.permit))
         steps.append(_UNWRAP.encode(swap.minimum_units, request.owner))
-    data = _MULTICALL.encode(swap.deadline, steps)
+    data = MULTICALL.encode(swap.deadline, steps)
     return CallTarget(deployment.uniswap_router, amount if pays_ether else 0, data, swap.deadline)
 
 
@@ -94,7 +94,7 @@ def _encodes(deployment: EvmDeployment, target: CallTarget, swap: UniswapSwap) -
     pays_ether, amount = request.input_amount.token != USDC, request.input_amount.units
     if target.to != deployment.uniswap_router or target.value_units != (amount if pays_ether else 0):
         return False
-    deadline, steps = _MULTICALL.decode(target.data)
+    deadline, steps = MULTICALL.decode(target.data)
     if deadline != swap.deadline:
         return False
     if pays_ether:
@@ -115,7 +115,7 @@ def _is_swap_call(deployment: EvmDeployment, step: bytes, swap: UniswapSwap, *, 
     expected = (
         input_address, output_address, swap.fee_tier, recipient, request.input_amount.units, swap.minimum_units, 0,
     )  # fmt: skip
-    return _EXACT_INPUT.decode(step) == (expected,)
+    return EXACT_INPUT.decode(step) == (expected,)
 
 
 def _pair(deployment: EvmDeployment, request: SwapRequest) -> tuple[str, str]:

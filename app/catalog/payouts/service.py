@@ -157,12 +157,12 @@ def _paid_call(service: Service, call_id: str) -> Payout:
     not_found = NotFound("This service has answered no call with this id that was paid for.")
     canonical, provider = identifiers.require_id(call_id, not_found), f"{PROVIDER_PREFIX}{service.id}"
     with read_only_unit() as session:
-        charged = usage.find_call(session, canonical, provider=provider)
+        charged = next((each for each in usage.calls(session, [canonical]) if each.provider == provider), None)
         payment = claimed_payments.find_served(session, canonical, provider=provider)
         submission = None if payment is None else payment.transaction_id
         is_final = submission is None or relayed.final_decision(session, submission) is not None
     if charged is not None:
-        return _new(service, PayoutKind.REFUND, charged[1], recipient=charged[0], call_id=canonical)
+        return _new(service, PayoutKind.REFUND, charged.cost_nanos, recipient=charged.account_id, call_id=canonical)
     payment = identifiers.require(payment, not_found)
     if payment.payer is None:
         raise _refused("payer_unknown", "The address that paid for this call is not known, so it cannot be refunded.")
@@ -286,9 +286,8 @@ def get(payout_id: str) -> Payout:
 
 def list_of(service_id: str | None, page: PageRequest) -> Page[Payout]:
     """Return the payouts and refunds of a service, or of all, newest first."""
-    conditions = [] if service_id is None else [Payout.service_id == service_id]
     with read_only_unit() as session:
-        found = page_of(session, Payout, page, *conditions, newest_first=True)
+        found = page_of(session, Payout, page, newest_first=True, service_id=service_id)
         transactions = history.views_of(session, [row.id for row in found.items])
     for row in found.items:
         row.transaction = transactions.get(row.id)

@@ -166,7 +166,7 @@ def _timeline(
         entries += [Entry(each.created_at, "transaction", each) for each in found]
     if kind in ("", "purchase") and not chain:
         statuses = _PURCHASE_STATUSES.get(status, ())
-        bought = shopping.list_of(agent.id, page, statuses=statuses, wallet_id=wallet or None, text=text)
+        bought = shopping.list_of(page, account_id=agent.id, wallet_id=wallet or None, statuses=statuses, text=text)
         entries += [Entry(each.created_at, "purchase", each) for each in bought.items]
     entries.sort(key=lambda each: each.at, reverse=True)
     if len(entries) <= limit:

@@ -146,8 +146,8 @@ def _proof(
         return OwnerProof(method)
     week_usd = request.form.get("week_usd", "") if decision is Decision.WEEKLY else ""
     challenge = challenges.challenge_of_approval(approval.request_hash, decision.value, week_usd)
-    found = passkeys.verify_assertion(session, key, challenge, request.form.get("passkey", ""))
-    return None if found is None else OwnerProof(method, {"week_usd": week_usd, **found.evidence})
+    found = passkeys.verify_assertion(session, passkeys.AgentOwner, key.id, challenge, request.form.get("passkey", ""))
+    return None if found is None else OwnerProof(method, {"week_usd": week_usd, **found[1]})
 
 
 def _waits(approval: Approval) -> bool:

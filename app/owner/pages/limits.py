@@ -225,7 +225,7 @@ def _payments(wallet: WalletView, first: datetime) -> list[PastPayment]:
     requests = service_purchases.requests_of([each for each, (kind, _) in targets.items() if kind == MovementKind.X402])
     page = PageRequest(MOST_PAYMENTS, 0, None, datetime.combine(since, time(), UTC))
     waiting = approvals.list_of(PageRequest(MOST_PAYMENTS, 0), wallet_id=wallet.id, status=ApprovalStatus.AWAITING)
-    orders = shopping.list_of(wallet.agent_id, page, wallet_id=wallet.id)
+    orders = shopping.list_of(page, account_id=wallet.agent_id, wallet_id=wallet.id)
     domains = {each: urlsplit(text.partition(" ")[2]).hostname for each, text in requests.items()}
     domains |= {each.id: each.host for each in orders.items} | {each.id: each.domain for each in waiting.items}
     recipients: dict[str, str | None] = {

@@ -185,7 +185,7 @@ def _wallet_overview(wallet: WalletView) -> dict[str, Any]:
         status = spending_controls.status_of(session, wallet.id)
     page = PageRequest(_RECENT, 0)
     transactions = history.latest([wallet.id], page, without=READS)
-    both: list[Any] = [*transactions, *shopping.list_of(wallet.agent_id, page, wallet_id=wallet.id).items]
+    both: list[Any] = [*transactions, *shopping.list_of(page, account_id=wallet.agent_id, wallet_id=wallet.id).items]
     recent = sorted(both, key=lambda each: each.created_at, reverse=True)
     return {
         "wallet": wallet, "holdings": read_holdings(wallet), "spending": status, "recent": recent[:_RECENT],

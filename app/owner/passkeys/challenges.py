@@ -24,7 +24,6 @@ from webauthn.helpers.structs import (
 from werkzeug.datastructures import MultiDict
 
 from app.core.ip_ranges import is_loopback
-from app.identity.owner_keys import OwnerKeyView
 from app.owner.session.cookies import serializer
 from app.state import app_state
 
@@ -33,7 +32,7 @@ _VALID_FOR_SECONDS = 600
 _TIMEOUT_MILLISECONDS = 120_000
 _CHALLENGE_BYTES = 32
 # What authenticates a form.
-_UNSIGNED_FIELDS = frozenset({"csrf_token", "owner_key", "passkey", "passkey_token"})
+_UNSIGNED_FIELDS = frozenset({"csrf_token", "owner_key", "master_key", "passkey", "passkey_token"})
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -54,9 +53,10 @@ class PasskeyPrompt:
     token: str
 
 
-def relying_party() -> RelyingParty:
-    """Return the service as a relying party, from its public URL; a loopback address becomes localhost."""
+def relying_party(host: str | None = None) -> RelyingParty:
+    """Return the relying party of the public URL, or of another host; a loopback address becomes localhost."""
     url = urlsplit(app_state().settings.public_url)
+    url = url._replace(netloc=host or url.netloc)
     host = url.hostname or ""
     # An IP address cannot be the id of a relying party.
     name = "localhost" if is_loopback(host) else host
@@ -64,29 +64,29 @@ def relying_party() -> RelyingParty:
     return RelyingParty(name, f"{url.scheme}://{name}{port}")
 
 
-def prompt_to_use(purpose: str, credential_ids: Sequence[bytes] = ()) -> PasskeyPrompt:
+def prompt_to_use(purpose: str, ids: Sequence[bytes] = (), party: RelyingParty | None = None) -> PasskeyPrompt:
     """Return a prompt for one of some passkeys, or for any if none is given."""
-    party, challenge = relying_party(), secrets.token_bytes(_CHALLENGE_BYTES)
+    party, challenge = party or relying_party(), secrets.token_bytes(_CHALLENGE_BYTES)
     options = webauthn.generate_authentication_options(
         rp_id=party.id,
         challenge=challenge,
         timeout=_TIMEOUT_MILLISECONDS,
-        allow_credentials=[PublicKeyCredentialDescriptor(id=each) for each in credential_ids],
+        allow_credentials=[PublicKeyCredentialDescriptor(id=each) for each in ids],
         user_verification=UserVerificationRequirement.REQUIRED,
     )
     return PasskeyPrompt(webauthn.options_to_json(options), party.origin, _sign(purpose, challenge))
 
 
-def prompt_to_add(purpose: str, key: OwnerKeyView, name: str, existing: Sequence[bytes]) -> PasskeyPrompt:
-    """Return a prompt that creates a passkey for the agent of an owner key, on a device that has none yet."""
-    party, challenge = relying_party(), secrets.token_bytes(_CHALLENGE_BYTES)
+def prompt_to_add(purpose: str, key_id: str, name: str, ids: Sequence[bytes], party: RelyingParty) -> PasskeyPrompt:
+    """Return a prompt that creates a passkey of a key, on a device that has none yet."""
+    challenge = secrets.token_bytes(_CHALLENGE_BYTES)
     options = webauthn.generate_registration_options(
-        rp_id=party.id, rp_name="Purser", user_id=UUID(key.id).bytes, user_name=name, challenge=challenge,
+        rp_id=party.id, rp_name="Purser", user_id=UUID(key_id).bytes, user_name=name, challenge=challenge,
         timeout=_TIMEOUT_MILLISECONDS,
         authenticator_selection=AuthenticatorSelectionCriteria(
             resident_key=ResidentKeyRequirement.REQUIRED, user_verification=UserVerificationRequirement.REQUIRED
         ),
-        exclude_credentials=[PublicKeyCredentialDescriptor(id=each) for each in existing],
+        exclude_credentials=[PublicKeyCredentialDescriptor(id=each) for each in ids],
     )  # fmt: skip
     return PasskeyPrompt(webauthn.options_to_json(options), party.origin, _sign(purpose, challenge))
 

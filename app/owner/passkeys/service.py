@@ -1,7 +1,7 @@
 """Passkeys: add, list, remove, and verify what one has signed; and the confirmation of a sensitive form.
 
-A passkey belongs to one owner key. Replacing that key is the recovery, and ends its passkeys as well. The private keys
-never leave the owners' devices. A form is confirmed by the owner key, typed again, or by a passkey.
+A passkey belongs to one owner key or master key. Replacing that key is the recovery, and ends its passkeys as well. The
+private keys never leave the devices. An owner's form is confirmed by the owner key, typed again, or by a passkey.
 """
 
 import base64
@@ -9,12 +9,12 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar, Protocol, Self
 from uuid import UUID
 
 import webauthn
 from flask import request
-from sqlalchemy import BigInteger, ForeignKey, LargeBinary, Row, String, and_, delete, or_, select, update
+from sqlalchemy import BigInteger, LargeBinary, Row, String, and_, delete, or_, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 from webauthn.authentication.verify_authentication_response import VerifiedAuthentication
 from webauthn.helpers import parse_authentication_credential_json, parse_registration_credential_json
@@ -27,7 +27,7 @@ from app.agents.claims import CodeKind
 from app.audit_log import trail
 from app.audit_log.actors import Actor
 from app.audit_log.trail import AuditAction, AuditEvent
-from app.authenticated import Authenticated, seal_of
+from app.authenticated import Authenticated, RowSeal
 from app.core import clock, identifiers
 from app.core.strict_json import parse_response
 from app.db.prepared import PreparedInsert
@@ -40,19 +40,20 @@ from app.identity import service as identity
 from app.identity.limits import client_network
 from app.identity.owner_keys import OwnerKeyView
 from app.owner.passkeys import challenges
-from app.owner.passkeys.challenges import PasskeyPrompt
-from app.owner.session import sessions
+from app.owner.passkeys.challenges import PasskeyPrompt, RelyingParty
+from app.owner.session import cookies, sessions
 from app.owner.session.auth import current_session
 
 
-class OwnerPasskey(Authenticated, Model):
-    """A passkey that opens the agent of one owner key, as long as that key is valid."""
+class Passkey(Authenticated, Model):
+    """A passkey with the power of one owner key or master key, as long as that key is valid."""
 
     __tablename__ = "owner_passkeys"
     not_authenticated = frozenset({"sign_count", "backup_eligible", "name", "created_at", "used_at"})
 
     id: Mapped[str] = mapped_column(ID, primary_key=True)
-    owner_key_id: Mapped[str] = mapped_column(ID, ForeignKey("owner_keys.id", ondelete="CASCADE"), index=True)
+    # The column has the name that it had when only owners had passkeys: the previous version serves while this starts.
+    key_id: Mapped[str] = mapped_column("owner_key_id", ID, index=True)
     credential_digest: Mapped[str] = mapped_column(String(64), unique=True)
     credential_id: Mapped[bytes] = mapped_column(LargeBinary)
     public_key: Mapped[bytes] = mapped_column(LargeBinary)
@@ -73,44 +74,79 @@ class UsedPasskeyChallenge(Model):
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
 
 
+_SEAL = RowSeal(Passkey, owner_key_id="key_id")
 MAX_PASSKEYS = 10
 MAX_NAME_CHARACTERS = 60
+NOT_ACCEPTED = "This passkey was not accepted. Nothing was changed."
 _MAX_RESPONSE_CHARACTERS = 8_192
 # Longer than a challenge is valid; an approval is decided once in any case.
 _CHALLENGES_KEPT = timedelta(days=1)
-_INSERT_PASSKEY = PreparedInsert(OwnerPasskey, unique=[OwnerPasskey.credential_digest])
+_INSERT_PASSKEY = PreparedInsert(Passkey, unique=[Passkey.credential_digest])
 _INSERT_CHALLENGE = PreparedInsert(UsedPasskeyChallenge, unique=[UsedPasskeyChallenge.digest])
 # What the library raises for malformed input.
 _MALFORMED = (WebAuthnException, ValueError, TypeError, KeyError, IndexError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True)
-class VerifiedPasskey:
-    """A passkey that has signed a challenge, its owner key, and the signature with all that verifies it."""
+class PasskeyHolder(Protocol):
+    """The holder of a valid owner key or master key, in a session or before one. Entries are about `subject_id`."""
 
-    id: str
-    owner: OwnerKeyView
-    evidence: Mapping[str, str]
+    key_id: str
+    subject_id: str
+    session_id: str
+    subject_kind: ClassVar[str]
+    sign_in_purpose: ClassVar[str]
+
+    @classmethod
+    def find(cls, session: Session, key_id: str) -> Self | None: ...
+    @staticmethod
+    def relying_party() -> RelyingParty: ...
+    def actor(self) -> Actor: ...
+    def lock(self, session: Session) -> None: ...
+    def begin_session(self, session: Session, *, previous_token: str | None) -> str: ...
+    def after_removal(self, session: Session) -> None: ...
 
 
-def list_passkeys(owner: OwnerKeyView) -> Sequence[Row[str, str, datetime, datetime | None]]:
-    """Return the id, name and times of an owner key's passkeys, oldest first."""
-    columns = OwnerPasskey.id, OwnerPasskey.name, OwnerPasskey.created_at, OwnerPasskey.used_at
-    listed = select(*columns).where(OwnerPasskey.owner_key_id == owner.id)
+@dataclass(frozen=True, slots=True)
+class AgentOwner(PasskeyHolder):
+    """The owner of an agent, by the owner key."""
+
+    key: OwnerKeyView
+    subject_kind = "agent"
+    sign_in_purpose = challenges.SIGN_IN
+    relying_party = staticmethod(challenges.relying_party)
+
+    @classmethod
+    def find(cls, session: Session, key_id: str) -> Self | None:
+        return next((cls(key_id, key.agent_id, "", key) for key in owner_keys.list_valid(session, [key_id])), None)
+
+    def actor(self) -> Actor:
+        return sessions.owner_as_actor(self.key)
+
+    def lock(self, session: Session) -> None:
+        identity.lock_agent(session, self.subject_id)
+
+    def begin_session(self, session: Session, *, previous_token: str | None) -> str:
+        return sessions.begin_session(session, self.key, previous_token=previous_token)
+
+    def after_removal(self, session: Session) -> None:
+        was_last = not count(session, Passkey, Passkey.key_id == self.key_id)
+        if was_last and not claims.list_owner_codes(session, self.key_id)[CodeKind.RECOVERY_CODE]:
+            raise LimitReached("This is your last passkey, and you have no recovery code. Make recovery codes first.")
+        sessions.end_sessions_of_key(session, self.key_id, except_id=self.session_id)
+
+
+def list_passkeys(holder: PasskeyHolder) -> Sequence[Row[str, str, datetime, datetime | None, bytes]]:
+    """Return the ids, name and times of a key's passkeys, oldest first; authenticators find them by `credential_id`."""
+    columns = Passkey.id, Passkey.name, Passkey.created_at, Passkey.used_at, Passkey.credential_id
+    listed = select(*columns).where(Passkey.key_id == holder.key_id)
     with read_only_unit() as session:
-        return session.execute(listed.order_by(OwnerPasskey.created_at, OwnerPasskey.id)).all()
+        return session.execute(listed.order_by(Passkey.created_at, Passkey.id)).all()
 
 
-def list_credential_ids(owner: OwnerKeyView) -> list[bytes]:
-    """Return the ids by which authenticators find an owner key's passkeys."""
-    with read_only_unit() as session:
-        ids = select(OwnerPasskey.credential_id).where(OwnerPasskey.owner_key_id == owner.id)
-        return list(session.scalars(ids.order_by(OwnerPasskey.id)))
-
-
-def add_passkey(actor: Actor, owner: OwnerKeyView, challenge: bytes | None, response: str, *, name: str) -> None:
+def add_passkey(holder: PasskeyHolder, challenge: bytes | None, response: str, *, name: str) -> None:
     """Add the passkey that a browser has created. Raises: Unauthorized, LimitReached."""
-    party = challenges.relying_party()
+    party = holder.relying_party()
     if challenge is None or len(response) > _MAX_RESPONSE_CHARACTERS:
         raise _refused()
     try:
@@ -122,14 +158,14 @@ def add_passkey(actor: Actor, owner: OwnerKeyView, challenge: bytes | None, resp
     except _MALFORMED:
         raise _refused() from None
     with unit_of_work() as session:
-        identity.lock_agent(session, owner.agent_id)
-        if not owner_keys.is_valid(session, owner.id) or not _use_challenge(session, challenge):
+        holder.lock(session)
+        if holder.find(session, holder.key_id) is None or not _use_challenge(session, challenge):
             raise _refused()
-        if count(session, OwnerPasskey, OwnerPasskey.owner_key_id == owner.id) >= MAX_PASSKEYS:
-            raise LimitReached(f"An agent can have at most {MAX_PASSKEYS} passkeys; remove one first.")
+        if count(session, Passkey, Passkey.key_id == holder.key_id) >= MAX_PASSKEYS:
+            raise LimitReached(f"There can be at most {MAX_PASSKEYS} passkeys; remove one first.")
         passkey_id = identifiers.new_id()
         values = {
-            "id": passkey_id, "owner_key_id": owner.id, "name": name, "created_at": clock.now(),
+            "id": passkey_id, "owner_key_id": holder.key_id, "name": name, "created_at": clock.now(),
             "credential_digest": _digest(created.credential_id), "credential_id": created.credential_id,
             "public_key": created.credential_public_key, "sign_count": created.sign_count,
             "backup_eligible": _is_backup_eligible(created),
@@ -137,30 +173,29 @@ def add_passkey(actor: Actor, owner: OwnerKeyView, challenge: bytes | None, resp
         if not _INSERT_PASSKEY.execute(session, values):
             raise _refused()
         after = {"passkey_id": passkey_id, "name": name}
-        trail.record(session, actor, AuditEvent(AuditAction.PASSKEY_ADDED, owner.agent_id, after=after))
+        _record(session, holder, "added", after=after)
 
 
-def remove_passkey(actor: Actor, owner: OwnerKeyView, passkey_id: str, *, current_session_id: str) -> bool:
-    """Remove a passkey and end the agent's other sessions; return whether there was one. Raises: LimitReached."""
-    is_meant = OwnerPasskey.id == passkey_id, OwnerPasskey.owner_key_id == owner.id
+def remove_passkey(holder: PasskeyHolder, passkey_id: str) -> bool:
+    """Remove a passkey and end the key's other sessions; return whether there was one. Raises: LimitReached."""
+    is_meant = Passkey.id == passkey_id, Passkey.key_id == holder.key_id
     with unit_of_work() as session:
-        identity.lock_agent(session, owner.agent_id)
-        removed = session.scalars(delete(OwnerPasskey).where(*is_meant).returning(OwnerPasskey.name)).one_or_none()
+        holder.lock(session)
+        removed = session.scalars(delete(Passkey).where(*is_meant).returning(Passkey.name)).one_or_none()
         if removed is None:
             return False
-        is_last = not count(session, OwnerPasskey, OwnerPasskey.owner_key_id == owner.id)
-        if is_last and not claims.list_owner_codes(session, owner.id)[CodeKind.RECOVERY_CODE]:
-            raise LimitReached("This is your last passkey, and you have no recovery code. Make recovery codes first.")
-        sessions.end_sessions_of_key(session, owner.id, except_id=current_session_id)
+        holder.after_removal(session)
         before = {"passkey_id": passkey_id, "name": removed}
-        trail.record(session, actor, AuditEvent(AuditAction.PASSKEY_REMOVED, owner.agent_id, before=before))
+        _record(session, holder, "removed", before=before)
     return True
 
 
 def verify_assertion(
-    session: Session, owner: OwnerKeyView | None, challenge: bytes | None, assertion: str
-) -> VerifiedPasskey | None:
-    """Return the passkey that signed a challenge, only one of `owner` if given; None if it is refused.
+    session: Session, kind: type[PasskeyHolder], key_id: str | None, challenge: bytes | None, assertion: str
+) -> tuple[PasskeyHolder, Mapping[str, str]] | None:
+    """Return who signed a challenge, and the passkey's id and signature with all that verifies it; None if refused.
+
+    Only holders of this kind, and of this key if given, are accepted.
 
     A challenge is accepted once. A unit that receives None must return, not raise: a counter that did not increase is
     recorded in the audit log.
@@ -171,19 +206,17 @@ def verify_assertion(
         response = parse_authentication_credential_json(assertion)
     except _MALFORMED:
         return None
-    is_named = OwnerPasskey.credential_digest == _digest(response.raw_id)
-    row = session.scalars(select(OwnerPasskey).where(is_named)).one_or_none()
-    is_other = row is None or (owner is not None and owner.id != row.owner_key_id)
-    if row is None or is_other or not seal_of(OwnerPasskey).accepts(session, row):
+    is_named = Passkey.credential_digest == _digest(response.raw_id)
+    row = session.scalars(select(Passkey).where(is_named)).one_or_none()
+    if row is None or key_id not in (None, row.key_id) or not _SEAL.accepts(session, row):
         return None
-    valid = owner_keys.list_valid(session, [row.owner_key_id])
-    verified = _verified(row, challenge, response) if valid else None
-    if verified is None or not _use_challenge(session, challenge):
+    holder = kind.find(session, row.key_id)
+    verified = _verified(row, challenge, response, kind.relying_party()) if holder else None
+    if holder is None or verified is None or not _use_challenge(session, challenge):
         return None
     if not _advance_counter(session, row.id, verified):
         after = {"passkey_id": row.id, "counter": verified.new_sign_count, "stored_counter": row.sign_count}
-        refused = AuditEvent(AuditAction.PASSKEY_REFUSED, valid[0].agent_id, after=after)
-        trail.record(session, sessions.owner_as_actor(valid[0]), refused)
+        _record(session, holder, "refused", after=after)
         return None
     signed = {
         "credential_id": row.credential_id, "public_key": row.public_key,
@@ -191,24 +224,27 @@ def verify_assertion(
         "signature": response.response.signature,
     }  # fmt: skip
     evidence = {name: base64.b64encode(value).decode() for name, value in signed.items()}
-    return VerifiedPasskey(row.id, valid[0], {"passkey_id": row.id, **evidence})
+    return holder, {"passkey_id": row.id, **evidence}
 
 
-def sign_in(challenge: bytes | None, assertion: str, *, previous_token: str | None) -> tuple[str, OwnerKeyView]:
-    """Begin a session with a passkey and return its token. Raises: Unauthorized."""
+def sign_in(kind: type[PasskeyHolder], *, previous_token: str | None) -> tuple[str, str]:
+    """Begin a session with the form's passkey; return its token, and its `subject_id`. Raises: Unauthorized."""
+    challenge = challenges.challenge_of(kind.sign_in_purpose, request.form.get("passkey_token", ""))
     with unit_of_work() as session:
-        found = verify_assertion(session, None, challenge, assertion)
+        assertion = request.form.get("passkey", "") if cookies.is_valid() else ""
+        found = verify_assertion(session, kind, None, challenge, assertion)
         if found is not None:
-            token = sessions.begin_session(session, found.owner, previous_token=previous_token)
-            act = AuditEvent(AuditAction.PASSKEY_SIGN_IN, found.owner.agent_id, after={"passkey_id": found.id})
-            trail.record(session, sessions.owner_as_actor(found.owner), act)
-            return token, found.owner
+            holder, evidence = found
+            token = holder.begin_session(session, previous_token=previous_token)
+            _record(session, holder, "sign_in", after={"passkey_id": evidence["passkey_id"]})
+            return token, holder.subject_id
     raise _refused()
 
 
-def _verified(row: OwnerPasskey, challenge: bytes, response: AuthenticationCredential) -> VerifiedAuthentication | None:
-    party = challenges.relying_party()
-    if response.response.user_handle not in (None, UUID(row.owner_key_id).bytes):
+def _verified(
+    row: Passkey, challenge: bytes, response: AuthenticationCredential, party: RelyingParty
+) -> VerifiedAuthentication | None:
+    if response.response.user_handle not in (None, UUID(row.key_id).bytes):
         return None
     try:
         _assert_same_origin(response.response.client_data_json)
@@ -239,10 +275,10 @@ def _assert_same_origin(client_data: bytes) -> None:
 def _advance_counter(session: Session, passkey_id: str, verified: VerifiedAuthentication) -> bool:
     new_count = verified.new_sign_count
     # Authenticators without a counter always send 0 (WebAuthn, section 6.1.1).
-    has_none = and_(OwnerPasskey.sign_count == new_count, OwnerPasskey.sign_count == 0)
+    has_none = and_(Passkey.sign_count == new_count, Passkey.sign_count == 0)
     advanced: Any = session.execute(
-        update(table_of(OwnerPasskey))
-        .where(OwnerPasskey.id == passkey_id, or_(OwnerPasskey.sign_count < new_count, has_none))
+        update(table_of(Passkey))
+        .where(Passkey.id == passkey_id, or_(Passkey.sign_count < new_count, has_none))
         .values(sign_count=new_count, used_at=clock.now(), backup_eligible=_is_backup_eligible(verified))
     )
     return bool(advanced.rowcount)
@@ -261,22 +297,47 @@ def _refused() -> Unauthorized:
     return Unauthorized("This passkey was not accepted.")
 
 
+def purpose(name: str, holder: PasskeyHolder) -> str:
+    """Return the purpose of a challenge in the holder's session."""
+    return f"{name} {holder.session_id} {holder.key_id}"
+
+
+def _record(session: Session, holder: PasskeyHolder, act: str, **values: Any) -> None:
+    action = AuditAction(f"{holder.subject_kind}.passkey_{act}")
+    trail.record(session, holder.actor(), AuditEvent(action, holder.subject_id, **values))
+
+
+def prompt_of(holder: PasskeyHolder) -> PasskeyPrompt | None:
+    """Return the prompt of a form that a passkey confirms; None if the holder has none."""
+    ids = [each.credential_id for each in list_passkeys(holder)]
+    return challenges.prompt_to_use(purpose("confirm", holder), ids, holder.relying_party()) if ids else None
+
+
+def is_signed(holder: PasskeyHolder) -> bool:
+    """Return whether a passkey of the holder has signed the values of the current form, in this session."""
+    nonce = challenges.challenge_of(purpose("confirm", holder), request.form.get("passkey_token", ""))
+    path = request.script_root + request.path
+    challenge = None if nonce is None else challenges.challenge_of_form(nonce, path, request.form)
+    with unit_of_work() as session:
+        assertion = request.form.get("passkey", "")
+        return verify_assertion(session, type(holder), holder.key_id, challenge, assertion) is not None
+
+
+def owner_here(key: OwnerKeyView) -> AgentOwner:
+    """Return the signed-in owner of an agent."""
+    return AgentOwner(key.id, key.agent_id, current_session().id, key)
+
+
 def prompt_for(key: OwnerKeyView) -> PasskeyPrompt | None:
     """Return the prompt of a form that asks for the owner key; None if the owner has no passkey."""
-    credential_ids = list_credential_ids(key)
-    return challenges.prompt_to_use(_purpose(key), credential_ids) if credential_ids else None
+    return prompt_of(owner_here(key))
 
 
 def check_owner(key: OwnerKeyView) -> tuple[bool, str]:
     """Return whether the form contains the agent's owner key or a passkey's signature, and the message if not."""
-    assertion, owner_key = request.form.get("passkey", ""), request.form.get("owner_key", "").strip()
-    if assertion:
-        nonce = challenges.challenge_of(_purpose(key), request.form.get("passkey_token", ""))
-        path = request.script_root + request.path
-        challenge = None if nonce is None else challenges.challenge_of_form(nonce, path, request.form)
-        with unit_of_work() as session:
-            found = verify_assertion(session, key, challenge, assertion)
-        return (True, "") if found else (False, "This passkey was not accepted. Nothing was changed.")
+    owner_key = request.form.get("owner_key", "").strip()
+    if request.form.get("passkey"):
+        return (True, "") if is_signed(owner_here(key)) else (False, NOT_ACCEPTED)
     if not owner_key:
         return False, "Enter your owner key to continue. Nothing was changed."
     try:
@@ -290,7 +351,3 @@ def check_owner(key: OwnerKeyView) -> tuple[bool, str]:
 def is_filled() -> bool:
     """Return whether the form contains anything to confirm it with."""
     return bool(request.form.get("passkey") or request.form.get("owner_key", "").strip())
-
-
-def _purpose(key: OwnerKeyView) -> str:
-    return f"confirm {current_session().id} {key.id}"

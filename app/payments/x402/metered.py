@@ -31,7 +31,7 @@ from app.ports.chain import TransactionDraft
 from app.ports.errors import Rejected
 from app.ports.facilitator import ExpectedPayment, MeteredScheme, PaymentAuthorization
 from app.state import app_state
-from app.wallets.core import custody, network_fees
+from app.wallets.core import custody, intents, network_fees
 from app.wallets.transactions import pipeline, relayed
 from server.pool import ANONYMOUS
 
@@ -145,9 +145,9 @@ def _submit(payment: PaymentRow, units: int, *, waits: bool) -> None:
     authorization = PaymentAuthorization(claim, payment.payer or "", payment.recipient, payment.units, payment.terms)
     draft = _scheme(name).draft_settlement(authorization, units, settler=wallet.address_on(name))
     network_fees.assert_acceptable(name, draft.fee_units)
-    signer = custody.signer_of(wallet.id)
-    with unit_of_work() as session:
-        recorded, signed = relayed.record_submission(session, chain, wallet, draft, signer, kind=settlement.KIND)
+    signer, intent = custody.signer_of(wallet.id), relayed.intent_of(name, wallet, draft, settlement.KIND)
+    with intents.recorded(intent), unit_of_work() as session:
+        recorded, signed = relayed.record_submission(session, chain, wallet, draft, signer, intent=intent)
         taken = {"units": units, "required_units": units, "transaction_id": recorded.id, "tx_hash": signed.tx_hash}
         # The account is locked before the payment, as in `_release`.
         closed, authorized, settling = _close(session, payment.id), PaymentStatus.AUTHORIZED, PaymentStatus.SETTLING

@@ -24,7 +24,7 @@ from app.payments.treasury import WalletRole
 from app.ports.errors import PortError, Rejected
 from app.ports.facilitator import ExpectedPayment, Facilitator, PaymentAuthorization
 from app.state import app_state
-from app.wallets.core import custody, lifecycle
+from app.wallets.core import custody, intents, lifecycle
 from app.wallets.core.lifecycle import MovementStatus
 from app.wallets.transactions import open_transactions, outcome_polling, pipeline, relayed
 from app.wallets.views import history
@@ -64,7 +64,7 @@ def settle(
     wallet = treasury.wallet(WalletRole.SETTLEMENT, facilitator.name)
     draft = facilitator.draft_settlement(authorization, settler=wallet.address_on(facilitator.name))
     most_nanos = settlement_capacity.submission_nanos(facilitator.name, price.nanos, draft.fee_units)
-    signer = custody.signer_of(wallet.id)
+    signer, intent = custody.signer_of(wallet.id), relayed.intent_of(chain.name, wallet, draft, KIND)
     payment = Payment(
         id=new_id(), rail=PaymentRail.SIGNED.value, chain=facilitator.name.value, payer=authorization.payer,
         units=authorization.units, required_units=price.units, provider=price.provider,
@@ -73,14 +73,14 @@ def settle(
         terms={**authorization.terms, "claim": authorization.claim, "risky": draft.is_risky},
     )  # fmt: skip
     try:
-        with unit_of_work() as session:
+        with intents.recorded(intent), unit_of_work() as session:
             # The claim comes first: of concurrent requests, all but one fail here, before they take a nonce.
             claimed_payments.claim(session, [authorization.claim, *authorization.further_claims], payment.id)
             claimed_payments.record_open(session, payment)
             if draft.is_risky:
                 # Also where no nonce is taken: one at a time counts what the others may cost.
                 lifecycle.lock_nonces(session, chain.name, draft.intent.sender)
-            recorded, signed = relayed.record_submission(session, chain, wallet, draft, signer, kind=KIND)
+            recorded, signed = relayed.record_submission(session, chain, wallet, draft, signer, intent=intent)
             settlement_risks.reserve(session, payment, draft, most_nanos)
             payment.transaction_id, payment.tx_hash = recorded.id, signed.tx_hash
             claimed_payments.claim(

@@ -153,15 +153,13 @@ def set_service_suspended(actor: Actor, service_id: str, *, suspended: bool) -> 
     return view
 
 
-def update(actor: Actor, agent_id: str, changes: Mapping[str, str | None]) -> AgentSnapshot:
-    """Change an agent's name or its owner's email, and return it. Raises: NotFound."""
+def update(actor: Actor, agent_id: str, changes: Mapping[str, Any]) -> AgentSnapshot:
+    """Change an agent's name, its owner's email or its rate of requests, and return it. Raises: NotFound."""
     with unit_of_work() as session:
         before = identity.lock_agent(session, parse_agent_id(agent_id))
-        old: dict[str, str | None] = {"name": before.name, "email": before.email}
-        new = {**old, **changes}
-        agents.update_agent(session, before.id, name=str(new["name"]), email=new["email"])
-        changed, after = {name: old[name] for name in changes}, {name: new[name] for name in changes}
-        trail.record(session, actor, AuditEvent(AuditAction.AGENT_CHANGED, before.id, before=changed, after=after))
+        agents.update_agent(session, before.id, **changes)
+        old = {name: getattr(before, name) for name in changes}
+        trail.record(session, actor, AuditEvent(AuditAction.AGENT_CHANGED, before.id, before=old, after=changes))
         return identity.get_agent(session, before.id)
 
 

@@ -2,10 +2,16 @@
 
 from marshmallow import fields
 
-from app.platform.schemas import AuditHeadShape
+from app.approvals.schemas import ApprovalShape
+from app.core.chains import USDC
+from app.core.money import TokenAmount
+from app.events.schemas import AccountEvent
+from app.payments.claimed_payments import PaymentStatus
+from app.platform.schemas import AuditEntryShape, AuditHeadShape
 from app.shopping.schemas import PurchaseQuery, PurchaseShape, PurchaseSummaryShape
+from app.usage.routes import UsageLogShape
 from app.wallets.api.schemas import TransactionShape
-from app.web.fields import Identifier
+from app.web.fields import Identifier, Instant
 from app.web.schemas import Schema, page_schema
 
 
@@ -45,3 +51,32 @@ class SoldPurchase(PurchaseShape, SoldPurchaseSummary):
 
 
 SoldPurchases = page_schema("SoldPurchases", "purchases", SoldPurchaseSummary, "A page of purchases, newest first.")
+
+
+class ChargedCall(UsageLogShape):
+    """One charged call, and the agent or gateway-only key that paid."""
+
+    account_id = fields.UUID(required=True)
+
+
+class CallPayment(Schema):
+    """A payment by x402 or MPP for one call."""
+
+    id = fields.UUID(required=True)
+    provider, chain = fields.String(required=True), fields.String(required=True)
+    amount = fields.Function(lambda row: str(TokenAmount(row.units, USDC)), required=True, metadata={"type": "string"})
+    payer = fields.String(required=True, allow_none=True)
+    status = fields.String(required=True, metadata={"enum": list(PaymentStatus)})
+    tx_hash = fields.String(required=True, allow_none=True)
+    created_at = Instant(required=True)
+
+
+_LISTS = {
+    "transactions": TransactionShape, "calls": ChargedCall, "purchases": SoldPurchaseSummary, "payments": CallPayment,
+    "approvals": ApprovalShape, "events": AccountEvent, "audit_entries": AuditEntryShape,
+}  # fmt: skip
+_RECORDS = {name: fields.List(fields.Nested(of), required=True) for name, of in _LISTS.items()}
+
+
+class RequestRecords(Schema.from_dict({"request_id": fields.UUID(required=True), **_RECORDS})):  # type: ignore[misc]
+    """What one request did."""

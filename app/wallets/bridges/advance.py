@@ -14,7 +14,9 @@ from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.chains import ChainName
+from app.core.identifiers import new_id
 from app.core.money import TokenAmount
+from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import KeyServiceUnavailable
 from app.observability import telemetry
@@ -26,7 +28,8 @@ from app.spending import accounts as spending_accounts
 from app.state import Ports, app_state
 from app.wallets.bridges import state as bridge_states
 from app.wallets.bridges.state import BridgeStage, BridgeState
-from app.wallets.core import custody, lifecycle, network_fees
+from app.wallets.core import custody, intents, lifecycle, network_fees
+from app.wallets.core.intents import Intent
 from app.wallets.core.lifecycle import MovementStatus, StatusReason
 from app.wallets.core.models import Bridge, Transaction
 from app.wallets.transactions import settlement
@@ -159,12 +162,14 @@ def _deliver(ports: Ports, state: BridgeState, adapter: BridgePort, progress: Br
     step_ = adapter.prepare_delivery(crossing)
     network_fees.assert_acceptable(step_.chain, step_.draft.fee_units)
     signer = custody.signer_of(state.wallet_id)
-    with unit_of_work() as session:
+    request, amount = crossing.request, step_.draft.intent.amount
+    leg = Intent(new_id(), state.wallet_id, step_.chain, MovementKind.LEG, request.recipient, amount)
+    with intents.recorded(leg), unit_of_work() as session:
         bridge = lock(session, state)
         # Another worker may have recorded a delivery.
         if bridge is None or bridge_states.is_delivering(bridge_states.legs_of(session, state.id)):
             return
-        leg_id, signed = bridge_states.record_leg(session, state.id, state.wallet_id, step_, adapter, signer=signer)
+        leg_id, signed = bridge_states.record_leg(session, state.id, step_, adapter, signer=signer, leg=leg)
         bridge.next_step_at = clock.now() + timedelta(seconds=_RECHECK_SECONDS[1])
     _log.info("bridge_delivery", transaction_id=state.id, leg=step_.leg, tx_hash=signed.tx_hash)
     settlement.broadcast(ports.chains[step_.chain], leg_id, signed)

@@ -27,7 +27,7 @@ from app.wallets import gas
 from app.wallets.bridges import advance as bridge_steps
 from app.wallets.bridges import state as bridge_states
 from app.wallets.bridges.state import BRIDGES, BridgeStage
-from app.wallets.core import custody, lifecycle, network_fees
+from app.wallets.core import custody, intents, lifecycle, network_fees
 from app.wallets.core import models as tables
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.parsing import GasSource
@@ -200,12 +200,14 @@ def _record_signed(
     """Hold the fee, sign all steps and record them: all that must be committed before the broadcast."""
     bridge_id, now, movement = new_id(), clock.now(), plan.movement
     wallet = movement.wallet
-    with unit_of_work() as session:
+    legs = [replace(movement.intent(new_id()), chain=step.chain, kind=MovementKind.LEG, hold_id=bridge_id)
+            for step in plan.steps]  # fmt: skip
+    with intents.recorded(*legs), unit_of_work() as session:
         spending_holds.hold(session, wallet.id, movement.spending_request, reference=bridge_id)
         sent = []
-        for step in plan.steps:
+        for step, leg in zip(plan.steps, legs, strict=True):
             pipeline.assert_affordable(session, _leg_movement(wallet, step), step.draft)
-            sent.append(bridge_states.record_leg(session, bridge_id, wallet.id, step, plan.adapter, signer=signer))
+            sent.append(bridge_states.record_leg(session, bridge_id, step, plan.adapter, signer=signer, leg=leg))
         transaction = pipeline.new_transaction(bridge_id, movement)
         transaction.tx_hash = sent[-1][1].tx_hash
         lifecycle.record(session, transaction, status=MovementStatus.PENDING)

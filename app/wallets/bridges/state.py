@@ -17,7 +17,6 @@ from sqlalchemy.orm import Session
 from app.authenticated import seal_of
 from app.core import clock
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName
-from app.core.identifiers import new_id
 from app.core.money import TokenAmount, nanos_from_usd
 from app.core.movement_kinds import MovementKind
 from app.db.state_machine import StateMachine
@@ -29,6 +28,7 @@ from app.ports.chain import BlockRef, SignedTransaction
 from app.ports.vault import Signer
 from app.state import app_state
 from app.wallets.core import lifecycle, network_fees
+from app.wallets.core.intents import Intent
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import Bridge, Transaction
 from app.wallets.transactions import settlement
@@ -267,12 +267,12 @@ def move(
 
 
 def record_leg(
-    session: Session, bridge_id: str, wallet_id: str, step: BridgeStep, adapter: BridgePort, *, signer: Signer
+    session: Session, bridge_id: str, step: BridgeStep, adapter: BridgePort, *, signer: Signer, leg: Intent
 ) -> tuple[str, SignedTransaction]:
     """Sign a step and record it, and return it with its id; the nonces stay locked until the unit ends."""
     intent = step.draft.intent
     transaction = Transaction(
-        id=new_id(), wallet_id=wallet_id, bridge_id=bridge_id, leg=step.leg.value,
+        id=leg.id, wallet_id=leg.wallet_id, bridge_id=bridge_id, leg=step.leg.value,
         type=TransactionType.TRANSFER.value, kind=MovementKind.LEG.value, chain=step.chain.value,
         from_address=intent.sender, to_address=intent.recipient,
         amount_units=intent.amount.units, currency=intent.amount.token.symbol, cost_nanos=0,

@@ -5,6 +5,7 @@ The key of a deleted wallet is purged only after every chain was read and holds 
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 import structlog
 from sqlalchemy import bindparam, select
@@ -54,21 +55,23 @@ def import_phrase(words: str) -> NewWallet:
 
 def signer_of(wallet_id: str) -> Signer:
     """Open a wallet's key. Raises: NotFound, RowChanged, KeyServiceUnavailable, and InternalError for wrong keys."""
-    return assert_network().signer(_sealed_key(wallet_id), key_location(wallet_id))
+    vault, row = assert_network(), _sealed_key(wallet_id)
+    return vault.signer(row.sealed, key_location(wallet_id), addresses=(row.evm_address, row.solana_address))
 
 
-def phrase_of(wallet_id: str) -> str:
-    """Return a wallet's recovery phrase, for its owner only. Raises: what `signer_of` does; Rejected if it has none."""
-    return assert_network().recovery_phrase(_sealed_key(wallet_id), key_location(wallet_id))
+def seal_phrase(wallet_id: str, recipient: str, info: str) -> str:
+    """Seal a wallet's recovery phrase for its owner. Raises: what `signer_of` does; Rejected if it has none."""
+    vault, row = assert_network(), _sealed_key(wallet_id)
+    return vault.seal_phrase(row.sealed, key_location(wallet_id), recipient=recipient, info=info)
 
 
-def _sealed_key(wallet_id: str) -> str:
+def _sealed_key(wallet_id: str) -> Any:
     with read_only_unit() as session:
         row = _SEALED.one_or_none(session, {"of_wallet": wallet_id})
         if row is None:
             raise NotFound
         _SEAL.verify(session, row)
-    return str(row.sealed)
+    return row
 
 
 def assert_network() -> Vault:
@@ -107,6 +110,11 @@ def count_undecryptable(vault: Vault, sample: int) -> int:
         except Rejected:
             failed += 1
     return failed
+
+
+def count_sealed_with(key_id: str) -> int:
+    with read_only_unit() as session:
+        return count(session, WalletKey, WalletKey.sealed.startswith(f"{key_id}.", autoescape=True))
 
 
 def retire(session: Session, wallet: Wallet) -> None:

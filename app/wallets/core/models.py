@@ -62,6 +62,30 @@ class KeyTransfer(Authenticated, Model):
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
+class SigningIntent(Authenticated, Model):
+    """What a signer process was asked to sign, until its movement has ended; see `intents`."""
+
+    __tablename__ = "signing_intents"
+    not_authenticated = frozenset({"created_at", "closed_at", "nonce", "valid_until"})
+    __table_args__ = (sa.Index("ix_signing_intents_created_at", "created_at"),)
+
+    id: Mapped[str] = mapped_column(ID, primary_key=True)
+    wallet_id: Mapped[str] = mapped_column(ID)
+    chain: Mapped[str] = mapped_column(sa.String(20))
+    kind: Mapped[str] = mapped_column(sa.String(20))
+    recipient: Mapped[str] = mapped_column(sa.String(64))
+    amount_units: Mapped[int] = mapped_column(Units)
+    currency: Mapped[str] = mapped_column(sa.String(10))
+    minimum_units: Mapped[int | None] = mapped_column(Units)
+    # The hold that covers it: there is none for what costs a wallet only network fees.
+    hold_id: Mapped[str] = mapped_column(sa.String(64))
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    # When it was withdrawn although it was signed, and what ends the validity of the signature.
+    closed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    nonce: Mapped[int | None] = mapped_column(sa.BigInteger)
+    valid_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
 class KeyStore(Model):
     """The network of the keys in this database: one row, written with the first wallet."""
 
@@ -118,6 +142,7 @@ class Transaction(Authenticated, Model):
         ),
         partial_index("ix_transactions_queries", "created_at", where="type = 'trading_query'"),
         partial_index("ix_transactions_bridge", "bridge_id", where="bridge_id IS NOT NULL"),
+        partial_index("ix_transactions_request_id", "request_id", where="request_id IS NOT NULL"),
         sa.CheckConstraint("cost_nanos >= 0", name="ck_transactions_cost"),
     )
 
@@ -328,5 +353,5 @@ class DepositScanState(Model):
     revision: Mapped[int] = mapped_column(sa.BigInteger, default=0)
 
 
-OWNED_BY_WALLET = (DepositScanState, FundingDeposit, Transaction, Bridge)
+OWNED_BY_WALLET = (DepositScanState, FundingDeposit, Transaction, Bridge, SigningIntent)
 """The tables whose rows a wallet's deletion removes, besides those of its transactions."""

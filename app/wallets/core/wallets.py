@@ -199,9 +199,8 @@ def list_of(agent_id: str | None, page: PageRequest, *, only: str | None = None)
     """Return an agent's wallets, oldest first, or `only` one of them; a gateway-only key has none."""
     if agent_id is None:
         return Page((), 0, page)
-    are_listed = [Wallet.agent_id == agent_id, *([Wallet.id == only] if only is not None else [])]
     with read_only_unit() as session:
-        found = page_of(session, Wallet, page, *are_listed)
+        found = page_of(session, Wallet, page, Wallet.agent_id == agent_id, id=only)
         controls = spending_controls.controls_of(session, [wallet.id for wallet in found.items])
         return Page([_view(session, wallet, controls) for wallet in found.items], found.total, found.request)
 

@@ -87,15 +87,19 @@ def nonce_gaps(chain: Chain, *, only_recent: bool = False) -> Iterator[NonceGap]
     """
     if chain.name.family is not Family.EVM:
         return
-    wallets = select(Wallet.id, Wallet.agent_id, Wallet.evm_address).order_by(Wallet.id)
+    wallets = select(Wallet.id, Wallet.agent_id, Wallet.evm_address).order_by(Wallet.id).limit(_BATCH_SIZE)
     if only_recent:
         newest = select(SignedAttempt.transaction_id).order_by(SignedAttempt.id.desc()).limit(_RECENT)
         signers = select(Transaction.wallet_id).where(Transaction.id.in_(newest))
         wallets = wallets.where(Wallet.id.in_(signers))
-    with read_only_unit() as session:
-        found = session.execute(wallets).all()
-    for start in range(0, len(found), _BATCH_SIZE):
-        yield from _nonce_gaps(chain, found[start : start + _BATCH_SIZE])
+    following = wallets
+    while True:
+        with read_only_unit() as session:
+            found = session.execute(following).all()
+        if not found:
+            return
+        yield from _nonce_gaps(chain, found)
+        following = wallets.where(Wallet.id > found[-1].id)
 
 
 def unknown_spends(chain: Chain) -> Iterator[UnknownSpend]:

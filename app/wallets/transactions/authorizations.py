@@ -12,7 +12,6 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.core.chains import ChainName
-from app.core.identifiers import new_id
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound
 from app.idempotency.service import Claim
@@ -49,13 +48,13 @@ def assert_affordable(session: Session, movement: Movement, funds: AvailableFund
 
 
 def record(
-    session: Session, movement: Movement, funds: AvailableFunds, sign: Callable[[str], SignedPart], *, claim: Claim
-) -> TransactionView:
+    session: Session, transaction_id: str, movement: Movement, funds: AvailableFunds, sign: Callable[[str], SignedPart],
+    *, claim: Claim,
+) -> TransactionView:  # fmt: skip
     """Hold the value, sign by `sign` with the new movement's id, and store: all that precedes sending the bytes.
 
     Raises: the 403 errors of refused limits, NotAffordable.
     """
-    transaction_id = new_id()
     spending_holds.hold(session, movement.wallet.id, movement.spending_request, reference=transaction_id)
     assert_affordable(session, movement, funds)
     transaction = pipeline.new_transaction(transaction_id, movement)

@@ -27,7 +27,8 @@ from app.spending import accounts as spending_accounts
 from app.spending import holds as spending_holds
 from app.spending.policy import SpendingRequest
 from app.state import app_state
-from app.wallets.core import custody, lifecycle, network_fees
+from app.wallets.core import custody, intents, lifecycle, network_fees
+from app.wallets.core.intents import Intent
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import Transaction
 from app.wallets.core.wallets import WalletView
@@ -89,6 +90,14 @@ class Movement:
     @property
     def sender(self) -> str:
         return self.wallet.address_on(self.chain)
+
+    def intent(self, transaction_id: str, *, is_held: bool = True) -> Intent:
+        """Return what a signer process checks the signature for this movement against."""
+        held, output = self.spending_request if is_held else None, self.output
+        return Intent(
+            transaction_id, self.wallet.id, self.chain, str(self.kind or self.type), self.recipient, self.amount, held,
+            minimum_units=None if output is None else output.minimum_units,
+        )  # fmt: skip
 
     @property
     def spending_request(self) -> SpendingRequest:
@@ -180,13 +189,18 @@ def execute(
     Raises: the 403 errors of refused limits; the error of the movement's type if it is known not to have happened.
     """
     signer = custody.signer_of(movement.wallet.id)
+    # A swap is simulated with a permit, which is signed before anything is held.
+    is_early = movement.type is TransactionType.SWAP and movement.chain.family is Family.EVM
+    drafted_for = [movement.intent(new_id(), is_held=False)] if is_early else []
 
     def commit(drafted: TransactionDraft) -> tuple[history.TransactionView, SignedTransaction]:
         counted = counting_rent(movement, drafted)
-        return _record_signed(counted, drafted, sign, signer, claim=claim, on_recorded=on_recorded)
+        intent = counted.intent(drafted_for[0].id if drafted_for else new_id())
+        return _record_signed(counted, drafted, sign, signer, intent, claim=claim, on_recorded=on_recorded)
 
     try:
-        recorded, signed = retry_after_settling_pending(movement, lambda: _prepare(movement, draft, signer), commit)
+        with intents.recorded(*drafted_for):
+            recorded, signed = retry_after_settling_pending(movement, lambda: _prepare(movement, draft, signer), commit)
     except PortError as error:
         if error.reason == "insufficient_gas" and without_gas is not None:
             return without_gas(error)
@@ -257,13 +271,14 @@ def _record_signed(
     draft: TransactionDraft,
     sign: SignFunction,
     signer: Signer,
+    intent: Intent,
     *,
     claim: Claim,
     on_recorded: RecordedCallback | None = None,
 ) -> tuple[history.TransactionView, SignedTransaction]:
     """Hold the value, allocate the nonce, sign and store: all that must be committed before the broadcast."""
-    transaction_id = new_id()
-    with unit_of_work() as session:
+    transaction_id = intent.id
+    with intents.recorded(intent), unit_of_work() as session:
         spending_holds.hold(session, movement.wallet.id, movement.spending_request, reference=transaction_id)
         assert_affordable(session, movement, draft)
         transaction = new_transaction(transaction_id, movement)

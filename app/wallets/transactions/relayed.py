@@ -20,6 +20,7 @@ from app.ports.errors import Rejected
 from app.ports.vault import Signer
 from app.spending import accounts as spending_accounts
 from app.wallets.core import lifecycle
+from app.wallets.core.intents import Intent
 from app.wallets.core.lifecycle import PERPDEX_CHAIN, MovementStatus, StatusReason, TransactionType
 from app.wallets.core.models import SignedAttempt, Transaction, Wallet
 from app.wallets.core.wallets import WalletView
@@ -29,14 +30,23 @@ from app.wallets.views import history
 from app.wallets.views.history import TransactionView
 
 
-def record_submission(
-    session: Session, chain: Chain, wallet: WalletView, draft: TransactionDraft, signer: Signer, *, kind: str
-) -> tuple[TransactionView, SignedTransaction]:
-    """Sign a draft and record it as pending. Raises: Rejected("insufficient_gas") after unmined transactions."""
-    movement = Movement(
-        wallet=wallet, type=TransactionType.TRANSFER, kind=kind, chain=chain.name,
+def intent_of(chain: ChainName, wallet: WalletView, draft: TransactionDraft, kind: str) -> Intent:
+    """Return the intent of a new submission, with which `record_submission` signs it."""
+    return _movement(chain, wallet, draft, kind).intent(new_id(), is_held=False)
+
+
+def _movement(chain: ChainName, wallet: WalletView, draft: TransactionDraft, kind: str) -> Movement:
+    return Movement(
+        wallet=wallet, type=TransactionType.TRANSFER, kind=kind, chain=chain,
         recipient=draft.intent.recipient, payee=None, amount=draft.intent.amount, value_nanos=0,
     )  # fmt: skip
+
+
+def record_submission(
+    session: Session, chain: Chain, wallet: WalletView, draft: TransactionDraft, signer: Signer, *, intent: Intent
+) -> tuple[TransactionView, SignedTransaction]:
+    """Sign a draft and record it as pending. Raises: Rejected("insufficient_gas") after unmined transactions."""
+    movement = _movement(chain.name, wallet, draft, intent.kind)
 
     def sign(nonce: int | None) -> SignedTransaction:
         # Checked once the nonce is allocated: its lock lets one at a time count what the others spend.
@@ -46,7 +56,7 @@ def record_submission(
             raise Rejected("insufficient_gas") from None
         return chain.sign(draft, signer, sequence=nonce)
 
-    transaction = pipeline.new_transaction(new_id(), movement)
+    transaction = pipeline.new_transaction(intent.id, movement)
     signed = lifecycle.record_signed(session, transaction, draft, sign)
     return history.view_of(session, transaction), signed
 

@@ -16,7 +16,8 @@ from app.ports.chain import Chain, TransactionDraft
 from app.ports.errors import PortError, Rejected, Unreachable
 from app.ports.vault import Signer
 from app.state import app_state
-from app.wallets.core import custody, lifecycle, network_fees
+from app.wallets.core import custody, intents, lifecycle, network_fees
+from app.wallets.core.intents import Intent
 from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus
 from app.wallets.core.models import SignedAttempt, Transaction
 from app.wallets.transactions import settlement
@@ -92,17 +93,23 @@ def _sign_again(
     purpose: AttemptPurpose = AttemptPurpose.PAYMENT,
 ) -> bool:
     """Sign, record and broadcast; return False if the movement is decided or was signed again already."""
-    with unit_of_work() as session:
-        transaction = _lock_newest(session, movement)
-        if transaction is None:
-            return False
-        # Any attempt may land, so the cap is the highest fee of them.
-        transaction.fee_cap_units = max(transaction.fee_cap_units or 0, draft.fee_units)
-        transaction.error = None
-        signed = chain.sign(draft, signer, sequence=movement.nonce)
-        if movement.nonce is None:
-            lifecycle.set_signed(transaction, signed)
-        lifecycle.add_attempt(session, movement.id, chain.name, signed, purpose)
+    meant = movement.intent
+    intent = Intent(movement.id, movement.wallet_id, chain.name, movement.kind or "", meant.recipient, meant.amount)
+    try:
+        with intents.recorded(intent), unit_of_work() as session:
+            transaction = _lock_newest(session, movement)
+            if transaction is None:
+                return False
+            # Any attempt may land, so the cap is the highest fee of them.
+            transaction.fee_cap_units = max(transaction.fee_cap_units or 0, draft.fee_units)
+            transaction.error = None
+            signed = chain.sign(draft, signer, sequence=movement.nonce)
+            if movement.nonce is None:
+                lifecycle.set_signed(transaction, signed)
+            lifecycle.add_attempt(session, movement.id, chain.name, signed, purpose)
+    except (Rejected, KeyServiceUnavailable) as error:
+        _log.warning("replacement_skipped", transaction_id=movement.id, reason=error.reason)
+        return False
     settlement.broadcast(chain, movement.id, signed)
     _log.info("movement_replaced", transaction_id=movement.id, purpose=purpose, tx_hash=signed.tx_hash)
     return True

@@ -13,7 +13,7 @@ from app.core.chains import TOKENS_BY_SYMBOL, USDC, ChainName, native
 from app.core.money import TokenAmount
 from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedRead
-from app.db.tables import after_entry, in_list, table_of, within
+from app.db.tables import after_entry, having, in_list, table_of, within
 from app.db.tables import page_of as page_of_rows
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound
@@ -116,11 +116,12 @@ def page_of(
 
 
 def page_of_wallets(
-    wallet_ids: Sequence[str], page: PageRequest, filters: Mapping[str, str | None]
+    wallet_ids: Sequence[str] | None, page: PageRequest, filters: Mapping[str, str | None]
 ) -> Page[TransactionView]:
-    """Return the transactions of some wallets, newest first, with these values of columns; None means any."""
-    conditions = [_TABLE.c.wallet_id.in_(wallet_ids), _TABLE.c.leg.is_(None), *within(_TABLE, page)]
-    conditions += [_TABLE.c[name] == value for name, value in filters.items() if value is not None]
+    """Return the transactions of some wallets or all, newest first, with these values of columns; None means any."""
+    conditions = [_TABLE.c.leg.is_(None), *within(_TABLE, page)]
+    conditions += [] if wallet_ids is None else [_TABLE.c.wallet_id.in_(wallet_ids)]
+    conditions += having(_TABLE.c, filters)
     bindings = {"most": page.limit, "skipped": page.offset}
     with read_only_unit() as session:
         total = session.scalar(select(func.count()).select_from(_TABLE).where(*conditions)) or 0

@@ -1558,9 +1558,14 @@ class Operations:
         return result
 
     def change_agent(
-        self, agent_id: str, *, name: str | None | Omit = OMIT, email: str | None | Omit = OMIT
+        self,
+        agent_id: str,
+        *,
+        name: str | None | Omit = OMIT,
+        email: str | None | Omit = OMIT,
+        rpm: int | None | Omit = OMIT,
     ) -> api.ChangedAgent:
-        """Change an agent's name or its owner's email address.
+        """Change an agent's name, its owner's email address, or its rate of requests.
 
         Omitted fields keep their values. A null `email` removes the address, so that any address can claim the
         agent.
@@ -1568,9 +1573,11 @@ class Operations:
         name: The new name of the agent, 1 to 100 characters.
         email: Refused are domains without a dot, and special-use ones: `.test`, `.invalid`, `.local`, `.localhost`,
             `.onion`, `.arpa`.
+        rpm: The most requests in any minute of all keys of the agent together, instead of the limit of the service;
+            null: that limit.
         """
         result: api.ChangedAgent = self._request(
-            "PATCH", f"/v1/platform/agents/{quote(agent_id, safe='')}", body={"name": name, "email": email}
+            "PATCH", f"/v1/platform/agents/{quote(agent_id, safe='')}", body={"name": name, "email": email, "rpm": rpm}
         )
         return result
 
@@ -2118,6 +2125,7 @@ class Operations:
         offset: int | Omit = OMIT,
         action: api.AuditAction | Omit = OMIT,
         subject_id: str | Omit = OMIT,
+        request_id: str | Omit = OMIT,
     ) -> api.AuditPage:
         """Read the audit log, the newest entry first.
 
@@ -2128,11 +2136,18 @@ class Operations:
         offset: Rows to skip.
         action: Only entries of this action.
         subject_id: The agent, key or wallet of the entry.
+        request_id: Only those of the request with this id.
         """
         result: api.AuditPage = self._request(
             "GET",
             "/v1/platform/audit",
-            query={"limit": limit, "offset": offset, "action": action, "subject_id": subject_id},
+            query={
+                "limit": limit,
+                "offset": offset,
+                "action": action,
+                "subject_id": subject_id,
+                "request_id": request_id,
+            },
             is_repeatable=True,
         )
         return result
@@ -2220,6 +2235,17 @@ class Operations:
         """
         result: api.SoldPurchase = self._request(
             "GET", f"/v1/platform/purchases/{quote(purchase_id, safe='')}", is_repeatable=True
+        )
+        return result
+
+    def get_request(self, request_id: str) -> api.RequestRecords:
+        """Read what a request did, by its `X-Request-Id`.
+
+        At most 100 of each kind; `GET /v1/platform/audit?request_id=` has all entries of the audit log. 404 if
+        nothing of it is stored: calls are kept for `RETENTION_DAYS`, events for 30 days.
+        """
+        result: api.RequestRecords = self._request(
+            "GET", f"/v1/platform/requests/{quote(request_id, safe='')}", is_repeatable=True
         )
         return result
 

@@ -65,6 +65,10 @@ class AgentBody(TypedDict):
     """Refused are domains without a dot, and special-use ones: `.test`, `.invalid`, `.local`, `.localhost`,
     `.onion`, `.arpa`.
     """
+    rpm: NotRequired[int | None]
+    """The most requests in any minute of all keys of the agent together, instead of the limit of the service;
+    null: that limit.
+    """
 
 
 class AgentControls(TypedDict):
@@ -588,6 +592,29 @@ class BuyBody(TypedDict):
     """Stop at the review; nothing is ordered. Default: `false`."""
 
 
+class CallPayment(TypedDict):
+    """A payment by x402 or MPP for one call."""
+
+    id: str
+    """The unique identifier (UUID)."""
+    provider: str
+    """The name of the provider, or `proxy:` and the identifier of the catalog service."""
+    chain: str
+    """The chain that the payment is made on."""
+    amount: str
+    """The amount in units of the token, as a decimal string such as `12.5`."""
+    payer: str | None
+    """The address that paid; null while it is not known."""
+    status: Literal["authorized", "settling", "paid", "serving", "served", "closed", "void", "reversed"]
+    """`pending`: sent, and completed by the service. `confirmed`: final on the chain. `failed`: certainly not
+    executed.
+    """
+    tx_hash: str | None
+    """The hash of the transaction on its chain (on Solana: the signature); null before it was sent."""
+    created_at: str
+    """The time of creation (ISO 8601, UTC)."""
+
+
 class CancelAllBody(TypedDict):
     """Cancel all open orders, or those of one market."""
 
@@ -694,8 +721,39 @@ class ChangedAgent(TypedDict):
     """The name, 1 to 100 characters."""
     email: str | None
     """The email address that was given at registration; null if there was none."""
+    rpm: int | None
+    """The most requests in any minute of all keys of the agent together, instead of the limit of the service;
+    null: that limit.
+    """
     updated: bool
     """Always `true`: the change is stored."""
+
+
+class ChargedCall(TypedDict):
+    """One charged call, and the agent or gateway-only key that paid."""
+
+    id: str
+    """The unique identifier (UUID)."""
+    api_key_id: str
+    """The unique identifier of the key that made the call (UUID)."""
+    provider: str
+    """The name of the provider, or `proxy:` and the identifier of the catalog service."""
+    model: str
+    """The language model, or the host of the web service that was paid; empty if the call has neither."""
+    tokens_in: int
+    """The number of input tokens that were charged; 0 for calls without tokens."""
+    tokens_out: int
+    """The number of output tokens that were charged; 0 for calls without tokens."""
+    cached_tokens: int
+    """The part of `tokens_in` that the provider read from its cache."""
+    reasoning_tokens: int
+    """The part of `tokens_out` that the model spent on reasoning."""
+    cost_usd: float
+    """The amount charged to the credits, in US dollars."""
+    created_at: str
+    """The time of creation (ISO 8601, UTC)."""
+    account_id: str
+    """The agent or gateway-only key whose credits paid (UUID)."""
 
 
 class CheckedStep(TypedDict):
@@ -2547,6 +2605,27 @@ class ReplayedDeliveries(TypedDict):
     """The number of entries in the list."""
 
 
+class RequestRecords(TypedDict):
+    """What one request did."""
+
+    request_id: str
+    """The `X-Request-Id` of the response, and `request_id` of an error."""
+    transactions: list[Transaction]
+    """Transactions that it made, or that its approvals became, newest first."""
+    calls: list[ChargedCall]
+    """Calls that it was charged for."""
+    purchases: list[SoldPurchaseSummary]
+    """Purchases in web shops."""
+    payments: list[CallPayment]
+    """Payments by x402 or MPP for the call."""
+    approvals: list[Approval]
+    """Approvals that it asked for."""
+    events: list[AccountEvent]
+    """The events of these transactions, purchases, payments and approvals, oldest first."""
+    audit_entries: list[AuditEntry]
+    """What it recorded in the audit log, newest first."""
+
+
 class RetiredService(TypedDict):
     """A retired service."""
 
@@ -2825,6 +2904,10 @@ class ShownAgent(TypedDict):
     """The time when the agent was frozen (ISO 8601, UTC); null if it is not frozen."""
     claimed_email: str | None
     """The email address that the owner gave in the claim; null if there was none."""
+    rpm: int | None
+    """The most requests in any minute of all keys of the agent together, instead of the limit of the service;
+    null: that limit.
+    """
     wallets: list[Wallet]
     """The wallets with their addresses and controls."""
 
@@ -3890,6 +3973,10 @@ AuditAction: TypeAlias = Literal[
     "claim.repeated",
     "agent.claim_code_revoked",
     "master_key.console_sign_in",
+    "master_key.passkey_added",
+    "master_key.passkey_removed",
+    "master_key.passkey_refused",
+    "master_key.passkey_sign_in",
     "service.paused",
     "service.resumed",
     "service.paid",

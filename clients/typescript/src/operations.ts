@@ -597,7 +597,7 @@ export abstract class Operations {
   }
 
   /**
-   * Change an agent's name or its owner's email address.
+   * Change an agent's name, its owner's email address, or its rate of requests.
    *
    * Omitted fields keep their values. A null `email` removes the address, so that any address can claim the agent.
    */
@@ -818,7 +818,7 @@ export abstract class Operations {
    * Each entry covers the hash of the one before, so that a change of the past can be detected. `head` is the newest entry.
    */
   listAuditEntries(args: Input<"list_audit_entries", ""> = {}, options?: CallOptions): Promise<Output<"list_audit_entries">> {
-    return this.call({ method: "GET", path: "/v1/platform/audit", query: ["limit","offset","action","subject_id"] }, args, options);
+    return this.call({ method: "GET", path: "/v1/platform/audit", query: ["limit","offset","action","subject_id","request_id"] }, args, options);
   }
 
   /**
@@ -864,6 +864,15 @@ export abstract class Operations {
    */
   getAnyPurchase(args: Input<"get_any_purchase", "">, options?: CallOptions): Promise<Output<"get_any_purchase">> {
     return this.call({ method: "GET", path: "/v1/platform/purchases/{purchase_id}" }, args, options);
+  }
+
+  /**
+   * Read what a request did, by its `X-Request-Id`.
+   *
+   * At most 100 of each kind; `GET /v1/platform/audit?request_id=` has all entries of the audit log. 404 if nothing of it is stored: calls are kept for `RETENTION_DAYS`, events for 30 days.
+   */
+  getRequest(args: Input<"get_request", "">, options?: CallOptions): Promise<Output<"get_request">> {
+    return this.call({ method: "GET", path: "/v1/platform/requests/{request_id}" }, args, options);
   }
 
   /**

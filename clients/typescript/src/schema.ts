@@ -1148,7 +1148,7 @@ export interface paths {
         options?: never;
         head?: never;
         /**
-         * Change an agent's name or its owner's email address.
+         * Change an agent's name, its owner's email address, or its rate of requests.
          * @description Omitted fields keep their values. A null `email` removes the address, so that any address can claim the agent.
          */
         patch: operations["change_agent"];
@@ -1732,6 +1732,29 @@ export interface paths {
          * @description The response shows what the browser did, without what it typed.
          */
         get: operations["get_any_purchase"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/platform/requests/{request_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The `X-Request-Id` of a response, or the `request_id` of an error (UUID). */
+                request_id: string;
+            };
+            cookie?: never;
+        };
+        /**
+         * Read what a request did, by its `X-Request-Id`.
+         * @description At most 100 of each kind; `GET /v1/platform/audit?request_id=` has all entries of the audit log. 404 if nothing of it is stored: calls are kept for `RETENTION_DAYS`, events for 30 days.
+         */
+        get: operations["get_request"];
         put?: never;
         post?: never;
         delete?: never;
@@ -4427,7 +4450,10 @@ export interface components {
         };
         /** @description The wallet of a new agent. */
         RegisteredWallet: {
-            /** @description The unique identifier (UUID). */
+            /**
+             * Format: uuid
+             * @description The unique identifier (UUID).
+             */
             id: string;
             /** @description The name, 1 to 100 characters. */
             name: string;
@@ -4694,7 +4720,10 @@ export interface components {
         };
         /** @description The agent's first wallet. */
         ClaimedWallet: {
-            /** @description The unique identifier (UUID). */
+            /**
+             * Format: uuid
+             * @description The unique identifier (UUID).
+             */
             id: string;
             /** @description The name, 1 to 100 characters. */
             name: string;
@@ -6414,6 +6443,8 @@ export interface components {
             frozen_at: string | null;
             /** @description The email address that the owner gave in the claim; null if there was none. */
             claimed_email: string | null;
+            /** @description The most requests in any minute of all keys of the agent together, instead of the limit of the service; null: that limit. */
+            rpm: number | null;
             /** @description The wallets with their addresses and controls. */
             wallets: components["schemas"]["Wallet"][];
         };
@@ -6565,6 +6596,11 @@ export interface components {
              * @description Refused are domains without a dot, and special-use ones: `.test`, `.invalid`, `.local`, `.localhost`, `.onion`, `.arpa`.
              */
             email?: string | null;
+            /**
+             * @description The most requests in any minute of all keys of the agent together, instead of the limit of the service; null: that limit.
+             * @example 1200
+             */
+            rpm?: number | null;
         };
         /** @description An agent after a change. */
         ChangedAgent: {
@@ -6577,6 +6613,8 @@ export interface components {
             name: string;
             /** @description The email address that was given at registration; null if there was none. */
             email: string | null;
+            /** @description The most requests in any minute of all keys of the agent together, instead of the limit of the service; null: that limit. */
+            rpm: number | null;
             /** @description Always `true`: the change is stored. */
             updated: boolean;
         };
@@ -7226,6 +7264,93 @@ export interface components {
             trail: components["schemas"]["PurchaseStep"][];
             /** @description Screenshots of the shop's pages. They are kept for 30 days. */
             evidence: components["schemas"]["PurchaseEvidence"][];
+        };
+        /** @description One charged call, and the agent or gateway-only key that paid. */
+        ChargedCall: {
+            /**
+             * Format: uuid
+             * @description The unique identifier (UUID).
+             */
+            id: string;
+            /**
+             * Format: uuid
+             * @description The unique identifier of the key that made the call (UUID).
+             */
+            api_key_id: string;
+            /** @description The name of the provider, or `proxy:` and the identifier of the catalog service. */
+            provider: string;
+            /** @description The language model, or the host of the web service that was paid; empty if the call has neither. */
+            model: string;
+            /** @description The number of input tokens that were charged; 0 for calls without tokens. */
+            tokens_in: number;
+            /** @description The number of output tokens that were charged; 0 for calls without tokens. */
+            tokens_out: number;
+            /** @description The part of `tokens_in` that the provider read from its cache. */
+            cached_tokens: number;
+            /** @description The part of `tokens_out` that the model spent on reasoning. */
+            reasoning_tokens: number;
+            /** @description The amount charged to the credits, in US dollars. */
+            cost_usd: number;
+            /**
+             * Format: date-time
+             * @description The time of creation (ISO 8601, UTC).
+             */
+            created_at: string;
+            /**
+             * Format: uuid
+             * @description The agent or gateway-only key whose credits paid (UUID).
+             */
+            account_id: string;
+        };
+        /** @description A payment by x402 or MPP for one call. */
+        CallPayment: {
+            /**
+             * Format: uuid
+             * @description The unique identifier (UUID).
+             */
+            id: string;
+            /** @description The name of the provider, or `proxy:` and the identifier of the catalog service. */
+            provider: string;
+            /** @description The chain that the payment is made on. */
+            chain: string;
+            /** @description The amount in units of the token, as a decimal string such as `12.5`. */
+            readonly amount: string;
+            /** @description The address that paid; null while it is not known. */
+            payer: string | null;
+            /**
+             * @description `pending`: sent, and completed by the service. `confirmed`: final on the chain. `failed`: certainly not executed.
+             * @enum {string}
+             */
+            status: "authorized" | "settling" | "paid" | "serving" | "served" | "closed" | "void" | "reversed";
+            /** @description The hash of the transaction on its chain (on Solana: the signature); null before it was sent. */
+            tx_hash: string | null;
+            /**
+             * Format: date-time
+             * @description The time of creation (ISO 8601, UTC).
+             */
+            created_at: string;
+        };
+        /** @description What one request did. */
+        RequestRecords: {
+            /**
+             * Format: uuid
+             * @description The `X-Request-Id` of the response, and `request_id` of an error.
+             */
+            request_id: string;
+            /** @description Transactions that it made, or that its approvals became, newest first. */
+            transactions: components["schemas"]["Transaction"][];
+            /** @description Calls that it was charged for. */
+            calls: components["schemas"]["ChargedCall"][];
+            /** @description Purchases in web shops. */
+            purchases: components["schemas"]["SoldPurchaseSummary"][];
+            /** @description Payments by x402 or MPP for the call. */
+            payments: components["schemas"]["CallPayment"][];
+            /** @description Approvals that it asked for. */
+            approvals: components["schemas"]["Approval"][];
+            /** @description The events of these transactions, purchases, payments and approvals, oldest first. */
+            events: components["schemas"]["AccountEvent"][];
+            /** @description What it recorded in the audit log, newest first. */
+            audit_entries: components["schemas"]["AuditEntry"][];
         };
         /** @description The further keys of an agent that have a tag. */
         TaggedKeys: {
@@ -8540,7 +8665,7 @@ export interface components {
          * @description An administrative act, or a reading of keys.
          * @enum {string}
          */
-        AuditAction: "agent.created" | "agent.changed" | "agent.deleted" | "agent.frozen" | "agent.unfrozen" | "agent.shown" | "agents.shown" | "agent.key_rotated" | "agent.key_added" | "agent.key_changed" | "agent.key_revoked" | "agent.controls_set" | "agent.owner_key_replaced" | "agent.owner_changed" | "agent.controls_loosened" | "agent.payee_removed" | "agent.session_opened" | "agent.connection_opened" | "agent.connection_ended" | "agent.claimed" | "agent.owner_sign_in" | "agent.owner_key_refused" | "agent.notice_link_sent" | "agent.notice_added" | "agent.notice_removed" | "webhook.created" | "webhook.changed" | "webhook.secret_rotated" | "webhook.replayed" | "webhook.deleted" | "agent.credits_granted" | "claim.repeated" | "agent.claim_code_revoked" | "master_key.console_sign_in" | "service.paused" | "service.resumed" | "service.paid" | "service.call_refunded" | "gateway_keys.shown" | "budget.created" | "budget.changed" | "budget.deleted" | "gateway_key.revoked" | "master_keys.shown" | "master_key.created" | "master_key.revoked" | "wallet.export_requested" | "wallet.export_cancelled" | "wallet.exported" | "wallet.imported" | "retired_key.exported" | "retired_key.purged" | "approval.approved" | "approval.rejected" | "agent.payee_withdrawn" | "agent.address_named" | "agent.passkey_added" | "agent.passkey_removed" | "agent.passkey_refused" | "agent.passkey_sign_in" | "bridge.written_off" | "encryption.rotation_begun" | "encryption.rotated" | "rows.accepted" | "database.set_back";
+        AuditAction: "agent.created" | "agent.changed" | "agent.deleted" | "agent.frozen" | "agent.unfrozen" | "agent.shown" | "agents.shown" | "agent.key_rotated" | "agent.key_added" | "agent.key_changed" | "agent.key_revoked" | "agent.controls_set" | "agent.owner_key_replaced" | "agent.owner_changed" | "agent.controls_loosened" | "agent.payee_removed" | "agent.session_opened" | "agent.connection_opened" | "agent.connection_ended" | "agent.claimed" | "agent.owner_sign_in" | "agent.owner_key_refused" | "agent.notice_link_sent" | "agent.notice_added" | "agent.notice_removed" | "webhook.created" | "webhook.changed" | "webhook.secret_rotated" | "webhook.replayed" | "webhook.deleted" | "agent.credits_granted" | "claim.repeated" | "agent.claim_code_revoked" | "master_key.console_sign_in" | "master_key.passkey_added" | "master_key.passkey_removed" | "master_key.passkey_refused" | "master_key.passkey_sign_in" | "service.paused" | "service.resumed" | "service.paid" | "service.call_refunded" | "gateway_keys.shown" | "budget.created" | "budget.changed" | "budget.deleted" | "gateway_key.revoked" | "master_keys.shown" | "master_key.created" | "master_key.revoked" | "wallet.export_requested" | "wallet.export_cancelled" | "wallet.exported" | "wallet.imported" | "retired_key.exported" | "retired_key.purged" | "approval.approved" | "approval.rejected" | "agent.payee_withdrawn" | "agent.address_named" | "agent.passkey_added" | "agent.passkey_removed" | "agent.passkey_refused" | "agent.passkey_sign_in" | "bridge.written_off" | "encryption.rotation_begun" | "encryption.rotated" | "rows.accepted" | "database.set_back";
         /**
          * @description How a body is represented in JSON.
          * @enum {string}
@@ -11823,6 +11948,7 @@ export interface operations {
                      *       "frozen_at": null,
                      *       "id": "e29f5faf-4dea-48fa-bfe1-96f5af5932b9",
                      *       "name": "unnamed-agent",
+                     *       "rpm": null,
                      *       "total_spent": 0,
                      *       "wallet": {
                      *         "addresses": {
@@ -11928,6 +12054,7 @@ export interface operations {
                      *       "email": null,
                      *       "id": "ef878a2a-a42f-43d3-baab-c297bb3d5a51",
                      *       "name": "Ada",
+                     *       "rpm": 1200,
                      *       "updated": true
                      *     }
                      */
@@ -12963,6 +13090,8 @@ export interface operations {
                 action?: components["schemas"]["AuditAction"];
                 /** @description The agent, key or wallet of the entry. */
                 subject_id?: string;
+                /** @description Only those of the request with this id. */
+                request_id?: string;
             };
             header?: never;
             path?: never;
@@ -13514,6 +13643,78 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["SoldPurchase"];
+                };
+            };
+        };
+    };
+    get_request: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The `X-Request-Id` of a response, or the `request_id` of an error (UUID). */
+                request_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "approvals": [],
+                     *       "audit_entries": [],
+                     *       "calls": [],
+                     *       "events": [
+                     *         {
+                     *           "agent_id": "11a5bbc7-842e-46bd-8987-1449a00eab07",
+                     *           "data": {
+                     *             "amount": "0.001",
+                     *             "chain": "base",
+                     *             "currency": "ETH",
+                     *             "status": "pending",
+                     *             "transaction_id": "a75eb296-decd-42d9-a715-2d52f2c79d76",
+                     *             "wallet_id": "bce944a6-dd99-431d-8578-fca534378bc7"
+                     *           },
+                     *           "id": "3f5b2c1a-92d4-4a0e-8f6b-2f1d7c9e4b60",
+                     *           "object_id": "a75eb296-decd-42d9-a715-2d52f2c79d76",
+                     *           "timestamp": "2026-11-27T05:17:28.503Z",
+                     *           "type": "funding.pending"
+                     *         }
+                     *       ],
+                     *       "payments": [],
+                     *       "purchases": [],
+                     *       "request_id": "0b1f6a52-7c0d-4a52-9a3e-0c51f5a7d1e4",
+                     *       "transactions": [
+                     *         {
+                     *           "amount": "0.001",
+                     *           "chain": "base",
+                     *           "confirmed_at": null,
+                     *           "cost_usd": 0,
+                     *           "created_at": "2026-11-27T05:17:28.503Z",
+                     *           "currency": "ETH",
+                     *           "error": null,
+                     *           "explorer_url": null,
+                     *           "from_address": null,
+                     *           "gas_fee": null,
+                     *           "id": "a75eb296-decd-42d9-a715-2d52f2c79d76",
+                     *           "kind": null,
+                     *           "previous_hashes": [],
+                     *           "status": "pending",
+                     *           "to_address": "0x97691135Be5c2DCc240AA7C0e9ade9e0D1F1774A",
+                     *           "tx_hash": null,
+                     *           "type": "funding",
+                     *           "wallet_id": "bce944a6-dd99-431d-8578-fca534378bc7"
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["RequestRecords"];
                 };
             };
         };

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.gateway.dialects.request.cost_params import CostParams, Dialect, Surface
-from app.gateway.dialects.response.response_reader import MAX_BUFFERED_BYTES, ResponseReader, SseParser
+from app.gateway.dialects.response.response_reader import MAX_BUFFERED_BYTES, JsonArrayParser, ResponseReader, SseParser
 from app.gateway.dialects.response.usage_readers import Usage, UsageReading
 from tests.support import recorded_answers as recorded
 
@@ -198,14 +198,16 @@ PLAIN: list[tuple[CostParams, Any, Usage]] = [
 ]
 
 
-@pytest.mark.parametrize("encoding", [None, "identity", "gzip", "deflate"])
+@pytest.mark.parametrize("encoding", [None, "identity", "gzip", "deflate", "raw"])
 @pytest.mark.parametrize(("call", "body", "usage"), PLAIN)
 def test_usage_is_read_in_every_content_encoding(
     call: CostParams, body: Any, usage: Usage, encoding: str | None
 ) -> None:
     text = json.dumps(body, indent=1).encode()
-    wire = {"gzip": gzip.compress(text), "deflate": zlib.compress(text)}
-    answer = ResponseReader(call, status=200, content_type="application/json", content_encoding=encoding)
+    raw = zlib.compressobj(wbits=-15)
+    wire = {"gzip": gzip.compress(text), "deflate": zlib.compress(text), "raw": raw.compress(text) + raw.flush()}
+    content_encoding = "deflate" if encoding == "raw" else encoding
+    answer = ResponseReader(call, status=200, content_type="application/json", content_encoding=content_encoding)
     sent = wire.get(encoding or "", text)
     passed, reading = read(answer, pieces(sent, list(range(0, 10_000, 7))))
     assert passed == sent
@@ -229,8 +231,6 @@ def test_a_compressed_stream_is_relayed_unchanged_and_read() -> None:
         ("br", b"\x0b\x02\x80abc\x03"),
         ("gzip", b"\x1f\x8b nonsense"),
         ("deflate", b"\xff\xff\xff"),
-        # Raw deflate, which RFC 9110 does not allow under this name.
-        ("deflate", zlib.compress(json.dumps(recorded.CHAT).encode())[2:-4]),
         ("gzip", gzip.compress(b"\0" * 300_000_000, 1)),
         ("gzip", gzip.compress(json.dumps(recorded.CHAT).encode())[:-20]),
     ],
@@ -372,6 +372,15 @@ def test_an_oversized_event_is_relayed_and_the_next_is_read(cuts: list[int], end
     assert len(b"".join(frame.payload or b"" for frame in frames)) < 600
 
 
+@given(CUTS)
+def test_an_oversized_object_is_abridged_and_the_next_is_read(cuts: list[int]) -> None:
+    whole = b'[{"a":"' + b'\\"}{' * 100 + b'"},{"b":{}}]'
+    stream = JsonArrayParser(max_bytes=100)
+    frames = [frame for piece in pieces(whole, cuts) for frame in stream.feed(piece)]
+    left = [frame.payload if frame.abridged is None else frame.abridged.text() for frame in frames]
+    assert left == [b'{"a":"' + b'\\"}{' * 100 + b'"}', b'{"b":{}}']
+
+
 def test_a_gemini_array_that_broke_off_has_the_counts_before() -> None:
     whole = recorded.gemini_array()
     counts = Usage(15, 106, reasoning=100)
@@ -383,6 +392,21 @@ def test_a_gemini_array_that_broke_off_has_the_counts_before() -> None:
     answer = ResponseReader(call, status=200, content_type="application/json")
     _, reading = read(answer, [whole[:20]], is_broken=True)
     assert (reading.usage, reading.bytes_unread, reading.is_blank) == (None, 0, True)
+
+
+def test_a_gemini_array_of_many_megabytes_keeps_its_counts() -> None:
+    """Its events have logarithms of probabilities, which are short strings: none of them is left out by its size."""
+    words = [{"token": "word", "logProbability": -0.25} for _ in range(20_000)]
+    event = {"candidates": [{"content": {"parts": [{"text": "word "}]}, "logprobsResult": {"topCandidates": words}}]}
+    large = json.dumps(event).encode() + b",\n"
+    count = MAX_BUFFERED_BYTES // len(large) + 1
+    whole = b"[" + large * count + recorded.gemini_array().lstrip()[1:]
+    for is_broken in (False, True):
+        call = params(Surface.GENERATE, Dialect.GEMINI)
+        answer = ResponseReader(call, status=200, content_type="application/json")
+        _, reading = read(answer, [whole.rstrip().removesuffix(b"]") if is_broken else whole], is_broken=is_broken)
+        assert (reading.usage, reading.bytes_unread) == (Usage(15, 106, reasoning=100), 0)
+        assert reading.streamed_bytes < 10_000
 
 
 def test_data_lines_form_one_event_and_a_byte_order_mark_is_ignored() -> None:

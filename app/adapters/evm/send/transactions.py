@@ -146,7 +146,7 @@ def target_of(intent: TransferIntent, terms: Terms, *, usdc: str) -> CallTarget:
 
 def sign(fields: Mapping[str, Any], signer: Signer, *, sender: str) -> tuple[bytes, str]:
     """Return the signed bytes and their hash. Raises: ValueError for another key than the sender's."""
-    raw = encode_signed(fields, *signer.sign_digest(TypedTransaction.from_dict(dict(fields)).hash()))
+    raw = encode_signed(fields, *signer.sign_digest(TypedTransaction.from_dict(dict(fields)).hash(), fields))
     if Account.recover_transaction(raw) != sender:
         raise ValueError("the transaction is signed by another key than the sender's")
     return raw, hash_of(raw)

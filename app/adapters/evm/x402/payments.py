@@ -34,7 +34,7 @@ from app.ports.vault import Signer
 _NAME = "transferWithAuthorization(address,address,uint256,uint256,uint256,bytes32,"
 _TRANSFER = Function("fiat_token", _NAME + "uint8,bytes32,bytes32)")
 _TRANSFER_OF_CONTRACT = Function("fiat_token", _NAME + "bytes)")
-_TRANSFER_STRUCT = (
+TRANSFER_STRUCT = (
     "TransferWithAuthorization"
     "(address from,address to,uint256 value,uint256 validAfter,uint256 validBefore,bytes32 nonce)"
 )
@@ -68,9 +68,8 @@ def sign_transfer(
 ) -> Mapping[str, Any]:
     """Return the payload of a payment that may be used before a time."""
     values = (signer.evm_address, intent.recipient, intent.units, 0, valid_before, nonce)
-    message = signatures.typed_message(_TRANSFER_STRUCT, values, usdc_domain(deployment))
     return {
-        "signature": signatures.sign(message, signer),
+        "signature": signatures.sign(TRANSFER_STRUCT, values, usdc_domain(deployment), signer),
         "authorization": {
             "from": signer.evm_address, "to": intent.recipient, "value": str(intent.units), "validAfter": "0",
             "validBefore": str(valid_before), "nonce": "0x" + nonce.hex(),
@@ -81,7 +80,7 @@ def sign_transfer(
 def signature_of_contract(call: bytes, domain: SigningDomain) -> tuple[bytes, bytes]:
     """Return the digest and the signature in the calldata that submits a transfer with a contract's signature."""
     *fields, signature = _TRANSFER_OF_CONTRACT.decode(call)
-    message = signatures.typed_message(_TRANSFER_STRUCT, fields, domain)
+    message = signatures.typed_message(TRANSFER_STRUCT, fields, domain)
     return signatures.digest_of(message), signature
 
 
@@ -135,7 +134,7 @@ class SignedAuthorization(ClientPayload):
         if not signatures.SIGNATURE.fullmatch(self.signature):
             return False
         _v, _r, s = vrs(self.signature)
-        message = signatures.typed_message(_TRANSFER_STRUCT, self._fields(), domain)
+        message = signatures.typed_message(TRANSFER_STRUCT, self._fields(), domain)
         return int.from_bytes(s, "big") <= _HALF_ORDER and signatures.signer_of(message, self.signature) == self.payer
 
     def call(self) -> bytes:
@@ -171,13 +170,13 @@ def vrs(signature: str) -> tuple[int, bytes, bytes]:
 
 PERMIT2_METHOD = "permit2"
 SPONSORING = "eip2612GasSponsoring"
-_PERMIT2_TRANSFER_STRUCT = (
+PERMIT2_TRANSFER_STRUCT = (
     "PermitWitnessTransferFrom"
     "(TokenPermissions permitted,address spender,uint256 nonce,uint256 deadline,Witness witness)"
     "TokenPermissions(address token,uint256 amount)"
     "Witness(address to,uint256 validAfter)"
 )
-_PERMIT_STRUCT = "Permit(address owner,address spender,uint256 value,uint256 nonce,uint256 deadline)"
+PERMIT_STRUCT = "Permit(address owner,address spender,uint256 value,uint256 nonce,uint256 deadline)"
 
 
 def sign_permit(
@@ -185,7 +184,7 @@ def sign_permit(
 ) -> str:
     """Sign that a contract may take these units of USDC until a deadline (EIP-2612)."""
     values = (signer.evm_address, spender, units, nonce, deadline)
-    return signatures.sign(signatures.typed_message(_PERMIT_STRUCT, values, usdc_domain(deployment)), signer)
+    return signatures.sign(PERMIT_STRUCT, values, usdc_domain(deployment), signer)
 
 
 def sign_permit2_transfer(
@@ -197,9 +196,8 @@ def sign_permit2_transfer(
         {"to": intent.recipient, "validAfter": 0},
     )  # fmt: skip
     domain = SigningDomain("Permit2", None, deployment.chain_id, PERMIT2)
-    message = signatures.typed_message(_PERMIT2_TRANSFER_STRUCT, values, domain)
     return {
-        "signature": signatures.sign(message, signer),
+        "signature": signatures.sign(PERMIT2_TRANSFER_STRUCT, values, domain, signer),
         "permit2Authorization": {
             "from": signer.evm_address, "permitted": {"token": deployment.usdc, "amount": str(intent.units)},
             "spender": X402_PERMIT2_PROXY, "nonce": str(nonce), "deadline": str(deadline),

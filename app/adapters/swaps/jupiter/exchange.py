@@ -36,7 +36,7 @@ from app.ports.vault import Signer
 
 JUPITER = Pubkey.from_string("JUP6LkbZbjS1jKKwapdHNy74zcZ3tLUZoi5QNyVTaV4")
 _EVENT_AUTHORITY = Pubkey.from_string("D8cy77BBepLMngZx6ZukaTff5hCt1HrWyKk3Hnd9oitf")
-_AMOUNTS = struct.Struct("<QQHHH")
+AMOUNTS = struct.Struct("<QQHHH")
 """In amount, quoted out amount, slippage, platform fee, positive-slippage fee; the last three in bps."""
 
 
@@ -63,7 +63,7 @@ class _RouteLayout:
     """Where another recipient could be set; the program's own id there means none."""
 
 
-_LAYOUTS = (
+LAYOUTS = (
     _RouteLayout(
         discriminator("global:route_v2"), amounts_offset=8,
         owner=0, input_account=1, output_account=2, first_mint=3, event_authority=8, recipient=7,
@@ -84,11 +84,11 @@ def with_minimum(route: Instruction, pair: SwapAccounts, *, units: int, minimum_
     Raises: Rejected("unsafe_instructions") for anything else.
     """
     data = bytes(route.data)
-    layout = next((each for each in _LAYOUTS if data.startswith(each.discriminator)), None)
+    layout = next((each for each in LAYOUTS if data.startswith(each.discriminator)), None)
     if route.program_id != JUPITER or layout is None:
         raise Rejected("unsafe_instructions")
     try:
-        in_units, _quoted, _slippage, fee_bps, better_fee_bps = _AMOUNTS.unpack_from(data, layout.amounts_offset)
+        in_units, _quoted, _slippage, fee_bps, better_fee_bps = AMOUNTS.unpack_from(data, layout.amounts_offset)
         keys = [meta.pubkey for meta in route.accounts]
         is_right = _do_accounts_match(keys, layout, pair)
     except (struct.error, IndexError):
@@ -96,8 +96,8 @@ def with_minimum(route: Instruction, pair: SwapAccounts, *, units: int, minimum_
     signers = {meta.pubkey for meta in route.accounts if meta.is_signer}
     if not is_right or signers != {pair.owner} or (in_units, fee_bps, better_fee_bps) != (units, 0, 0):
         raise Rejected("unsafe_instructions")
-    figures = _AMOUNTS.pack(units, minimum_units, 0, 0, 0)
-    end = layout.amounts_offset + _AMOUNTS.size
+    figures = AMOUNTS.pack(units, minimum_units, 0, 0, 0)
+    end = layout.amounts_offset + AMOUNTS.size
     return Instruction(JUPITER, data[: layout.amounts_offset] + figures + data[end:], list(route.accounts))
 
 

@@ -157,7 +157,7 @@ def _with_limits(text: str, limits: Sequence[ToolLimit]) -> str:
             below.setdefault(limit.path[0], []).append(limit._replace(path=limit.path[1:]))
     spans: dict[Any, tuple[int, int]] = {}
     if below:
-        spans = dict(enumerate(elements(text))) if text.lstrip()[0] == "[" else {**_value_spans(text)}
+        spans = dict(enumerate(_elements(text))) if text.lstrip()[0] == "[" else {**_value_spans(text)}
     # From the end, so that positions stay; what is added is added at the beginning.
     for key in sorted(below, key=lambda key: spans.get(key, (0, 0)), reverse=True):
         start, end = spans.get(key, (0, 0))
@@ -198,7 +198,7 @@ def _members(text: str) -> Iterator[tuple[int, int, str, int, int]]:
             raise ValueError(name)
 
 
-def elements(text: str) -> Iterator[tuple[int, int]]:
+def _elements(text: str) -> Iterator[tuple[int, int]]:
     """Yield the span of each element of an array."""
     before = text.index("[")
     while text[before] != "]":

@@ -5,7 +5,7 @@ the usage cannot be read it is unknown, and pricing estimates it from the conten
 the counts are left.
 
 Server-sent events (HTML Living Standard, 9.2.6) end with a blank line, and lines with CR, LF or both. Gemini's stream
-without `alt=sse` is one JSON array of events, which is read at its end.
+without `alt=sse` is one JSON array of events.
 """
 
 import re
@@ -13,10 +13,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from app.core.content_decoding import IdentityDecoder, UndecodableResponse, decoder_for
-from app.core.json_limits import measure_json
 from app.core.strict_json import parse_response
 from app.gateway.dialects.request.cost_params import CostParams, Surface
-from app.gateway.dialects.request.injection import elements, member_span
+from app.gateway.dialects.request.injection import member_span
 from app.gateway.dialects.response.abridged_json import AbridgedJson, KeptJson
 from app.gateway.dialects.response.usage_accumulator import UsageAccumulator
 from app.gateway.dialects.response.usage_readers import MAX_TOKENS, UsageReading
@@ -31,6 +30,7 @@ _LINE_PART = re.compile(rb"[\r\n]+|[^\r\n]+")
 _DATA = b"data:"
 _BOM = b"\xef\xbb\xbf"
 _MAX_TERMINATOR_BYTES = 4
+_STRUCTURAL = re.compile(rb'[{}"\\]')
 
 
 class StreamFrame(NamedTuple):
@@ -132,6 +132,50 @@ class SseParser:
         return raw.removeprefix(_BOM) if is_first else raw
 
 
+class JsonArrayParser:
+    """Splits the objects of a JSON array, or a single object. Its frames have no raw bytes."""
+
+    def __init__(self, max_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._most_bytes = max_bytes
+        self._object = KeptJson(max_bytes)
+        self._depth = 0
+        self._is_in_text = False
+        self._escaped = -1
+
+    def feed(self, chunk: bytes) -> Iterator[StreamFrame]:
+        start = 0
+        for structural in _STRUCTURAL.finditer(chunk):
+            at, character = structural.start(), structural.group()
+            if at == self._escaped or self._is_inside_string(at, character):
+                continue
+            if character == b"{":
+                start = at if self._depth == 0 else start
+                self._depth += 1
+            elif self._depth:
+                self._depth -= 1
+                if self._depth == 0:
+                    self._object.feed(chunk[start : at + 1])
+                    yield StreamFrame(b"", bytes(self._object.kept), self._object.abridged)
+                    self._object = KeptJson(self._most_bytes)
+        self._escaped -= len(chunk)
+        if self._depth:
+            self._object.feed(chunk[start:])
+
+    def _is_inside_string(self, at: int, character: bytes) -> bool:
+        """Track strings and their escapes; return whether this character is part of one."""
+        if character == b'"':
+            self._is_in_text = not self._is_in_text
+            return True
+        if character == b"\\":
+            self._escaped = at + 1
+            return True
+        return self._is_in_text
+
+    def flush(self) -> Iterator[StreamFrame]:
+        """Yield nothing: an incomplete object has no usage."""
+        return iter(())
+
+
 def _payload(frame: bytes) -> bytes:
     found = []
     for line in _LINE_END.split(frame) if b"\r" in frame else frame.split(b"\n"):
@@ -164,12 +208,15 @@ class ResponseReader:
         self._reading: UsageReading | None = None
         kind = (content_type or "").split(";")[0].strip().lower()
         self.kind = "" if content_encoding else kind
-        self._frames = SseParser() if kind == "text/event-stream" else None
+        self._frames: SseParser | JsonArrayParser | None = None
+        if kind == "text/event-stream":
+            self._frames = SseParser()
+        elif params.is_streamed and params.surface is Surface.GENERATE:
+            self._frames = JsonArrayParser()
         self._plain = KeptJson(MAX_BUFFERED_BYTES) if self._frames is None else None
-        self._is_array = params.is_streamed and params.surface is Surface.GENERATE
         # Removing something from a compressed stream would require compressing it again.
         is_cleaned = params.usage_injected and isinstance(self._decoder, IdentityDecoder)
-        self._cleaned = self._frames if is_cleaned else None
+        self._cleaned = self._frames if is_cleaned and isinstance(self._frames, SseParser) else None
 
     def feed(self, chunk: bytes) -> bytes:
         self._received += len(chunk)
@@ -209,15 +256,10 @@ class ResponseReader:
         if body is None or (not body.kept.strip() and body.abridged is None):
             return 0
         large = body.abridged
-        text, omitted = (bytes(body.kept), None) if large is None else (large.text(), large.omitted_bytes)
-        payload = parse_object(text)
-        if payload is None and self._is_array:
-            # It broke off.
-            payload = _complete_elements(text) or (None if large else [])
+        payload = parse_object(bytes(body.kept) if large is None else large.text())
         for each in payload if isinstance(payload, list) else [payload]:
             if isinstance(each, dict):
-                self._usage.add(each, omitted)
-                omitted = None
+                self._usage.add(each, None if large is None else large.omitted_bytes)
         if payload is not None or _MARKUP.match(body.kept):
             return 0
         if self._is_streamed and large is None:
@@ -266,18 +308,6 @@ class ResponseReader:
             self._usage.add(payload)
             return payload
         return None
-
-
-def _complete_elements(array: bytes) -> list[Any]:
-    found = []
-    try:
-        measure_json(array, max_depth=_MAX_DEPTH)
-        text = array.decode("utf-8", "ignore")
-        for start, end in elements(text):
-            found.append(parse_object(text[start:end].encode()))
-    except (ValueError, IndexError):
-        pass
-    return found
 
 
 def parse_object(payload: bytes) -> Any:

@@ -1,0 +1,79 @@
+"""The Unix socket of the signer process: one thread for each connection of a permitted user."""
+
+import json
+import os
+import socket
+import struct
+import threading
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from app.core.strict_json import parse_json
+from app.errors import ServiceError
+from app.ports.errors import PortError
+from app.state import Application
+from signer.intended import Refused
+from signer.service import SignerService
+
+_log = structlog.get_logger(__name__)
+_MAX_LINE = 65_536
+_CREDENTIALS = struct.Struct("3i")
+
+
+class SignerServer:
+    def __init__(self, app: Application, service: SignerService, path: str, uids: Collection[int]) -> None:
+        self._app, self.service, self._path, self.uids = app, service, path, {*uids, os.geteuid()}
+
+    def listen(self) -> socket.socket:
+        """Return the listening socket, in place of that of an earlier process. Raises: OSError."""
+        Path(self._path).unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(self._path)
+        # Its folder decides who can connect; whoever does is asked for their user.
+        Path(self._path).chmod(0o666)
+        listener.listen(128)
+        return listener
+
+    def serve(self, listener: socket.socket) -> None:
+        """Serve until the listener is closed."""
+        while True:
+            try:
+                connection, _address = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve_connection, args=(connection,), daemon=True).start()
+
+    def _serve_connection(self, connection: socket.socket) -> None:
+        _pid, uid, _gid = _CREDENTIALS.unpack(
+            connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        )
+        with connection, connection.makefile("rwb") as stream:
+            if uid not in self.uids:
+                _log.error("signer_client_refused", uid=uid)
+                return
+            try:
+                while line := stream.readline(_MAX_LINE):
+                    with self._app.app_context():
+                        answer = self.answer(line)
+                    stream.write(json.dumps(answer).encode() + b"\n")
+                    stream.flush()
+            except (OSError, ValueError):
+                return
+
+    def answer(self, line: bytes) -> Mapping[str, Any]:
+        """Return the answer to a request; what fails is refused with a reason that contains no secret."""
+        try:
+            asked = parse_json(line)
+            return {"answer": self.service.acts[asked.pop("act")](**asked)}
+        except Refused as refusal:
+            return {"refused": str(refusal)}
+        except PortError as error:
+            return {"refused": error.reason}
+        except ServiceError as error:
+            return {"refused": error.code.lower()}
+        except Exception as error:
+            _log.error("signer_request_failed", error=type(error).__name__)
+            return {"refused": "signer_failed"}

@@ -1,0 +1,173 @@
+"""The acts of the signer process: making and checking wallets' keys, and signing what was recorded."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import structlog
+from sqlalchemy import bindparam, select
+
+from app.authenticated import RowChanged, RowSeal, seal_of
+from app.core import clock
+from app.core.chains import TOKENS_BY_SYMBOL, USDC, ChainName
+from app.core.money import TokenAmount
+from app.db.prepared import PreparedRead
+from app.db.tables import table_of
+from app.db.unit_of_work import read_only_unit
+from app.payments.treasury import OWNER_AGENT_ID
+from app.ports.vault import SecretLocation
+from app.spending.holds import SpendingHoldState
+from app.spending.models import SpendingHold
+from app.state import app_state
+from app.wallets.core import custody
+from app.wallets.core.models import KeyTransfer, SigningIntent, Wallet, WalletKey
+from signer import evm_checks, solana_checks
+from signer.intended import Intended, Refused, Signable, require
+from signer.journal import Journal
+
+_log = structlog.get_logger(__name__)
+_MAX_INTENTS = 20
+_NANOS_PER_USDC_UNIT = 1000
+_LEAST_PERCENT = 90
+"""Of the amount of a payment in USDC: the hold has the dollar value at the market's price."""
+_LOSSES = frozenset({"swap", "bridge_leg"})
+"""Kinds of which only a loss or a fee counts against the limits."""
+_INTENTS, _WALLETS, _KEYS, _HOLDS = (table_of(each) for each in (SigningIntent, Wallet, WalletKey, SpendingHold))
+_INTENT = seal_of(SigningIntent)
+_WALLET = RowSeal(Wallet, id="wallet_key", mac="wallet_mac")
+_HOLD = RowSeal(SpendingHold, **{column.key: f"hold_{column.key}" for column in _HOLDS.columns})
+_QUERY = PreparedRead(
+    select(
+        *_INTENT.columns, _INTENTS.c.closed_at, *_WALLET.columns, _KEYS.c.sealed, *_HOLD.columns,
+        _HOLDS.c.state.label("held_state"),
+    )
+    .select_from(_INTENTS)
+    .join(_WALLETS, _WALLETS.c.id == _INTENTS.c.wallet_id)
+    .join(_KEYS, _KEYS.c.wallet_id == _INTENTS.c.wallet_id)
+    .outerjoin(_HOLDS, _HOLDS.c.reference == _INTENTS.c.hold_id)
+    .where(_INTENTS.c.id == bindparam("of_intent"), _INTENTS.c.wallet_id == bindparam("of_wallet"))
+)  # fmt: skip
+
+
+class SignerService:
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.acts: Mapping[str, Callable[..., Any]] = {
+            "ping": lambda: True, "sign": self.sign, "withdraw": journal.close, "signed": journal.signed_since,
+            "create": _create, "import": _import, "seal": _seal, "check": _check, "export": _export,
+        }  # fmt: skip
+
+    def sign(self, wallet: str, intents: Sequence[str], content: Mapping[str, Any]) -> Any:
+        """Return the signature of a content that carries out recorded intents of a wallet. Raises: Refused."""
+        try:
+            sealed, candidates = _read(wallet, intents)
+            signable = self._recorded(candidates, content)
+        except Refused as refusal:
+            _log.error("signature_refused", wallet_id=wallet, intents=list(intents)[:_MAX_INTENTS], reason=str(refusal))
+            raise
+        addresses = candidates[0].evm_address, candidates[0].solana_address
+        signer = app_state().ports.vault.signer(sealed, custody.key_location(wallet), addresses=addresses)
+        if "message" in content:
+            return signer.sign_message(_bytes(content["message"])).hex()
+        return signer.sign_digest(signable.digest, content)
+
+    def _recorded(self, candidates: Sequence[Intended], content: Mapping[str, Any]) -> Signable:
+        network = app_state().settings.network.value
+        try:
+            if "message" in content:
+                found = solana_checks.check_message(_bytes(content["message"]), candidates, network)
+            elif "struct" in content:
+                found = evm_checks.check_typed(content, candidates, network)
+            else:
+                found = evm_checks.check_transaction(content, candidates, network)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise Refused("malformed") from None
+        refusal = Refused("not_recorded")
+        for signable in found:
+            try:
+                self._journal.record(signable)
+            except Refused as reason:
+                refusal = reason
+                continue
+            return signable
+        raise refusal
+
+
+def _read(wallet_id: str, intents: Sequence[str]) -> tuple[str, list[Intended]]:
+    """Return a wallet's sealed key, and intents with their holds, as they are committed. Raises: Refused."""
+    require(0 < len(intents) <= _MAX_INTENTS, "not_recorded")
+    rows = []
+    with read_only_unit() as session:
+        try:
+            for each in intents:
+                row = _QUERY.one_or_none(session, {"of_intent": str(UUID(each)), "of_wallet": str(UUID(wallet_id))})
+                if row is not None and row.closed_at is None:
+                    rows.append(row)
+                    _WALLET.verify(session, row)
+                    _INTENT.verify(session, row)
+                    if row.held_state is not None:
+                        _HOLD.verify(session, row)
+        except RowChanged:
+            raise Refused("row_changed") from None
+        except (ValueError, AttributeError):
+            raise Refused("not_recorded") from None
+    require(bool(rows), "not_recorded")
+    return rows[0].sealed, [_intended(row) for row in rows]
+
+
+def _intended(row: Any) -> Intended:
+    amount, is_service = TokenAmount(row.amount_units, TOKENS_BY_SYMBOL[row.currency]), row.agent_id == OWNER_AGENT_ID
+    least_nanos = 0
+    if amount.token == USDC and row.kind not in _LOSSES:
+        least_nanos = amount.units * _NANOS_PER_USDC_UNIT * _LEAST_PERCENT // 100
+    # Only the transactions of one bridge have a hold in common.
+    is_own = row.hold_id == row.id or row.kind == "bridge_leg"
+    is_covered = (
+        is_own and row.held_state == SpendingHoldState.HELD and row.hold_wallet_id == row.wallet_id
+        and row.hold_amount_nanos >= least_nanos and not row.hold_paid_by_credits
+    )  # fmt: skip
+    return Intended(
+        row.id, row.wallet_id, row.kind, ChainName(row.chain), row.recipient, amount, row.minimum_units,
+        row.evm_address, row.solana_address, is_service=is_service, is_covered=is_covered,
+    )  # fmt: skip
+
+
+def _create(row_id: str) -> Sequence[str]:
+    made = app_state().ports.vault.create_wallet(custody.key_location(row_id))
+    return made.wallet_id, made.sealed, made.evm_address, made.solana_address
+
+
+def _import(row_id: str, evm: str | None, solana: str | None) -> Sequence[str]:
+    keys = [None if key is None else _bytes(key) for key in (evm, solana)]
+    made = app_state().ports.vault.import_wallet(custody.key_location(row_id), evm=keys[0], solana=keys[1])
+    return made.wallet_id, made.sealed, made.evm_address, made.solana_address
+
+
+def _seal(secret: str, row_id: str) -> str:
+    return app_state().ports.vault.seal(_bytes(secret), custody.key_location(row_id))
+
+
+def _check(sealed: str, table: str, row_id: str) -> Sequence[int]:
+    """Check that a wallet's key can be opened; it is not returned. Raises: Rejected."""
+    app_state().ports.vault.open(sealed, SecretLocation(table, "sealed", row_id))
+    return ()
+
+
+def _export(row_id: str, recipient: str, info: str) -> str:
+    """Seal a wallet's phrase for its owner, whose recorded request has waited long enough. Raises: Refused."""
+    now = clock.now()
+    with read_only_unit() as session:
+        found = session.scalars(select(KeyTransfer).where(KeyTransfer.wallet_id == row_id)).one_or_none()
+        require(found is not None, "not_recorded")
+        assert found is not None  # noqa: S101 - for the type checker
+        try:
+            seal_of(KeyTransfer).verify(session, found)
+        except RowChanged:
+            raise Refused("row_changed") from None
+        is_open = found.valid_from <= now < found.expires_at
+        require(is_open and info == f"purser export\n{row_id}\n{found.id}", "not_as_recorded")
+    return custody.seal_phrase(row_id, recipient, info)
+
+
+def _bytes(text: str) -> bytes:
+    return bytes.fromhex(text.removeprefix("0x"))

@@ -1,0 +1,78 @@
+"""The audits of the database of a test. An audit that read only empty tables is not repeated while they are empty."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flask import Flask
+from sqlalchemy import TextClause, event, text
+from sqlalchemy.orm import Session
+
+from app import authenticated
+from app.audit_log import verification
+from app.catalog import statistics
+from app.catalog.payouts import earnings
+from app.credits import audit as credits_audit
+from app.db.unit_of_work import snapshot
+from app.extensions import db
+from app.payments import jobs as payments_audit
+from app.spending import audit as spending_audit
+from app.usage import audit as usage_audit
+from app.wallets.maintenance import audit as wallets_audit
+from tests.support import status_writes
+
+Check = Callable[[Session], Sequence[str]]
+_CHECKS: tuple[Check, ...] = (
+    credits_audit.check,
+    spending_audit.check,
+    usage_audit.check,
+    verification.find_problems,
+    statistics.find_wrong_sums,
+    earnings.find_problems,
+    payments_audit.check,
+    wallets_audit.check,
+)
+_WORD = re.compile(r"\w+")
+passed: dict[Check, frozenset[str]] = {}
+"""The tables of each check that found nothing while all of them were empty: they determine what it does."""
+
+
+def audit(app: Flask, checks: Sequence[Check] = _CHECKS) -> None:
+    """Check the money invariants of an application's database."""
+    with app.app_context(), snapshot() as session:
+        filled = frozenset(session.scalars(_filled_tables()))
+        for check in checks:
+            if check in passed and passed[check].isdisjoint(filled):
+                continue
+            tables = _tables_read(check, session)
+            if tables and tables.isdisjoint(filled):
+                passed[check] = tables
+        for seal in authenticated.seals():
+            if seal.table.name in filled and seal.table.name not in status_writes.by_tests:
+                changed = list(seal.unauthentic_rows(session))
+                assert changed == [], (seal.table.name, changed)
+
+
+def _tables_read(check: Check, session: Session) -> frozenset[str]:
+    """Run a check, which must find nothing, and return the tables that its statements name."""
+    words: set[str] = set()
+
+    def note(_connection: object, _cursor: object, statement: str, *_rest: Any) -> None:
+        words.update(_WORD.findall(statement))
+
+    event.listen(db.engine, "before_cursor_execute", note)
+    try:
+        problems = check(session)
+    finally:
+        event.remove(db.engine, "before_cursor_execute", note)
+    assert problems == [], problems
+    return frozenset(words & set(db.metadata.tables))
+
+
+@functools.cache
+def _filled_tables() -> TextClause:
+    found = (f"SELECT '{name}' WHERE EXISTS (SELECT 1 FROM {name})" for name in db.metadata.tables)  # noqa: S608 - ours
+    return text(" UNION ALL ".join(found))
