@@ -101,6 +101,7 @@ for (const field of document.querySelectorAll("[data-seal-for]")) {
   // It has no name, so that a browser never sends it.
   const typed = document.getElementById(field.dataset.typed);
   typed.addEventListener("input", () => { field.value = ""; });
+  addEventListener("pagehide", () => { typed.value = ""; });
   fillIn(field.form, field, async () => {
     const words = typed.value.normalize("NFKD").toLowerCase().trim().split(/\s+/u).join(" ");
     return toBase64Url(await seal(words, fromBase64Url(field.dataset.sealFor), field.dataset.info));

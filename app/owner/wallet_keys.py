@@ -60,12 +60,16 @@ def cancel_export(actor: Actor, owner: OwnerKeyView, wallet_id: str) -> None:
     with unit_of_work() as session:
         _lock(session, owner)
         is_meant = KeyTransfer.wallet_id == wallet_id, KeyTransfer.owner_key_id == owner.id
-        if session.scalar(delete(KeyTransfer).where(*is_meant).returning(KeyTransfer.id)):
+        is_open = KeyTransfer.expires_at > clock.now()
+        if session.scalar(delete(KeyTransfer).where(*is_meant, is_open).returning(KeyTransfer.id)):
             _announce(session, actor, EventType.WALLET_EXPORT_CANCELLED, owner, wallet_id)
 
 
-def take(actor: Actor, owner: OwnerKeyView, wallet_id: str, public_key: str) -> str:
-    """Mark a wallet as exported; return its sealed phrase. Raises: InvalidInput, NotFound, WalletFrozen."""
+def take(actor: Actor, owner: OwnerKeyView, wallet_id: str, public_key: str) -> tuple[str, KeyTransfer]:
+    """Mark a wallet as exported; return its sealed phrase, and the request.
+
+    Raises: InvalidInput, NotFound, WalletFrozen.
+    """
     try:
         hpke.point(public_key)
     except ValueError:
@@ -78,7 +82,8 @@ def take(actor: Actor, owner: OwnerKeyView, wallet_id: str, public_key: str) -> 
             raise NotFound("These keys were not asked for, or the waiting time has not passed.")
         update_rows(session, Wallet, Wallet.id == wallet_id, exported_at=func.coalesce(Wallet.exported_at, now))
         _announce(session, actor, EventType.WALLET_EXPORTED, owner, wallet_id)
-    return custody.seal_phrase(wallet_id, public_key, f"purser export\n{wallet_id}\n{found[0].id}")
+    info = f"purser export\n{wallet_id}\n{found[0].id}"
+    return custody.seal_phrase(wallet_id, public_key, info), found[0]
 
 
 def begin_import(owner: OwnerKeyView) -> tuple[str, str]:
@@ -123,7 +128,8 @@ def _lock(session: Session, owner: OwnerKeyView, *, exports: str | None = None) 
     if owner_keys.lock_owner(session, owner.agent_id).id != owner.id:
         raise NotFound("This owner key was replaced.")
     if exports is not None:
-        wallet = session.get(Wallet, exports)
+        # Its agent can delete it meanwhile.
+        wallet = session.get(Wallet, exports, with_for_update={"read": True, "key_share": True})
         if wallet is None or wallet.agent_id != owner.agent_id:
             raise NotFound("This agent has no wallet with this id.")
         seal_of(Wallet).verify(session, wallet)

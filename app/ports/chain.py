@@ -193,13 +193,14 @@ class WatchedAddress:
     """An address that is scanned for deposits, with the adapter's scan state.
 
     `expected_tokens` are tokens that one of its own movements is about to deliver: what arrives of them may be no
-    deposit.
+    deposit. `is_exported` if others may sign with its keys.
     """
 
     address: str
     scan_state: Terms
     own_transactions: tuple[OwnTransaction, ...] = ()
     expected_tokens: frozenset[Token] = frozenset()
+    is_exported: bool = False
 
 
 @dataclass(frozen=True, slots=True)

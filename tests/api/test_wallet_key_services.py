@@ -31,6 +31,8 @@ from tests.support.applications import key_of, settings_for
 from tests.support.chains import fund
 from tests.support.key_services import VAULT_TOKEN, StoredKey, vault_transit
 from tests.support.loopback_http import Reply
+from tests.support.phrases import phrase_of
+from tests.support.wallet_keys import key_owner
 from workers import approvals as approval_worker
 
 _LOCAL = settings_for("sqlite://").encryption_key_list()
@@ -305,3 +307,29 @@ def test_the_clients_of_key_services_are_not_loaded_without_one() -> None:
     environment = {**os.environ, "ENCRYPTION_KEYS": key_of("k1")}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_an_owner_takes_and_brings_in_keys_under_a_key_service_and_an_outage_loses_none(
+    build_app: Callable[..., Flask], sqlite_url: str, house: KeyHouse
+) -> None:
+    vault, words = house.vault("k3"), "abandon " * 23 + "art"
+    app = build_app(sqlite_url, vault=vault)
+    with app.app_context():
+        ada = key_owner(app)
+        ada.ask()
+        house.fail()
+        forget(vault)
+        assert ada.import_phrase(words).status_code == 503
+        assert len(ada.agent.get("/v1/wallets").get_json()["wallets"]) == 1
+        with ada.later():
+            assert ada.take().status_code == 503
+            house.recover()
+            forget(vault)
+            first = ada.opened(ada.take())
+            assert ada.import_phrase(words).status_code == 303
+        forget(vault)
+        of_agent = [each["id"] for each in ada.agent.get("/v1/wallets").get_json()["wallets"]]
+        assert [phrase_of(each) for each in of_agent] == [first, words]
+        assert key_ids() == {"k3"}
+        assert ada.agent.delete(f"/v1/wallets/{of_agent[1]}").status_code == 200
+        assert custody.export_retired(of_agent[1])[1] == words

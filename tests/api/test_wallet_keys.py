@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import time_machine
@@ -25,7 +25,7 @@ from app.core import clock, hpke, identifiers
 from app.core.chains import ChainName
 from app.db.tables import delete_expired
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.errors import NotFound
+from app.errors import KeyServiceUnavailable, NotFound
 from app.events import targets
 from app.events.targets import Audience, Subscriber
 from app.extensions import db
@@ -36,7 +36,7 @@ from app.owner.session.sessions import owner_as_actor
 from app.payments import treasury
 from app.ports.vault import NewWallet, SecretLocation
 from app.wallets.core import custody, wallets
-from app.wallets.core.models import KeyTransfer
+from app.wallets.core.models import KeyTransfer, Wallet
 from app.wallets.core.wallets import MAX_WALLETS_PER_AGENT
 from tests.support.agents import Agent
 from tests.support.applications import settings_for
@@ -155,6 +155,104 @@ def test_it_can_be_cancelled_until_the_last_moment_and_asked_for_again(ada: KeyO
         assert ada.ask().status_code == 303
         assert "in 72 hours" in ada.browser.get(ada.keys).text
     assert acts() == ["export_requested", "export_cancelled", "export_requested"]
+
+
+def test_a_request_that_is_cancelled_while_a_slow_key_service_opens_the_key_gives_one_answer(
+    ada: KeyOwner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ada.ask()
+    expected, seal = phrase_of(ada.agent.wallet_id), custody.seal_phrase
+
+    def cancelled_meanwhile(wallet_id: str, recipient: str, info: str) -> str:
+        monkeypatch.undo()
+        assert ada.cancel().status_code == 303
+        return seal(wallet_id, recipient, info)
+
+    with ada.later():
+        monkeypatch.setattr(custody, "seal_phrase", cancelled_meanwhile)
+        # It was given out before the cancellation, so its words can be read.
+        assert ada.opened(ada.take()) == expected
+        assert f"{ada.keys}/take" not in forms_of(ada.browser.get(ada.keys))
+    assert acts() == ["export_requested", "exported", "export_cancelled"]
+
+
+def test_a_request_that_has_expired_is_not_cancelled_again(ada: KeyOwner) -> None:
+    ada.ask()
+    with ada.later(WAIT + timedelta(days=2)):
+        shown = forms_of(ada.browser.get(ada.keys))[ada.keys]
+        assert ada.browser.client.post(f"{ada.keys}/cancel", data=shown).status_code == 303
+    assert acts() == ["export_requested"]
+
+
+def test_an_outage_of_the_key_service_is_a_page_that_says_when_to_try_again(
+    ada: KeyOwner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ada.ask()
+    begun = ada.begin_import()
+
+    def out(*_: object) -> NoReturn:
+        raise KeyServiceUnavailable(retry_after_seconds=10)
+
+    with monkeypatch.context() as outage:
+        for use in ("seal_phrase", "import_phrase"):
+            outage.setattr(custody, use, out)
+        imported = ada.finish_import(begun, TWELVE)
+        with ada.later():
+            taken = ada.take()
+    for failed in (imported, taken):
+        assert (failed.status_code, failed.headers.get("Retry-After")) == (503, "10")
+        assert not is_given(failed)
+    # The wallet was marked before its key was opened, and of the phrase nothing is left.
+    assert acts() == ["export_requested", "exported"]
+    assert [each.key_sealed for each in rows()] == [None]
+    assert ada.import_phrase(TWELVE).status_code == 303
+    with ada.later():
+        assert ada.opened(ada.take()) == phrase_of(ada.agent.wallet_id)
+
+
+def test_an_agent_that_is_deleted_gives_nothing_and_gets_no_wallet(ada: KeyOwner, ops: Operator) -> None:
+    ada.ask()
+    begun = ada.begin_import()
+    assert ops.delete(f"/agents/{ada.agent.id}").status_code == 200
+    # The session has ended; the key of the form expires.
+    assert ada.finish_import(begun, TWELVE).location.startswith("/owner/sign-in")
+    assert [each.wallet_id for each in rows()] == [None]
+    with read_only_unit() as session:
+        assert list(session.scalars(select(Wallet.id).where(Wallet.agent_id == ada.agent.id))) == []
+
+
+@pytest.mark.parametrize("length", [3000, 60_000])
+def test_long_and_odd_values_of_every_field_are_refused_without_a_trace(ada: KeyOwner, length: int) -> None:
+    ada.ask()
+    [waiting] = rows()
+    with ada.later():
+        for point in ("\0" * length, "A" * length, " " * length, "\u202e" * (length // 4), "="):
+            assert ada.take(public_key=point).status_code == 400
+        for words in ("abandon " * (length // 9), " " * length, "\u0301" * (length // 4), "\x1b[2J"):
+            assert ada.import_phrase(words).status_code == 400
+        for odd in ("0", "%00", "a" * 2000, waiting.id, ada.agent.wallet_id, "..%2f"):
+            shown = forms_of(ada.browser.get(ada.keys))[f"{ada.keys}/take"]
+            assert ada.browser.client.post(f"{ada.page}/import/{odd}", data=shown).status_code in (403, 404)
+            assert ada.browser.client.post(f"{ada.page}/wallets/{odd}/keys/take", data=shown).status_code in (403, 404)
+    assert [each.id for each in rows()] == [waiting.id]
+    assert acts() == ["export_requested"]
+
+
+def test_an_assertion_for_one_act_or_wallet_is_refused_for_every_other(ada: KeyOwner) -> None:
+    second = ada.agent.post("/v1/wallets", {}).get_json()["id"]
+    of_second = ada.keys.replace(ada.agent.wallet_id, second)
+    ada.ask()
+    with ada.later():
+        shown, fields = ada.browser.get(ada.keys), {"public_key": ada.made[1]}
+        asked = ada.browser.get(of_second)
+        for page, signed_for, sent_to in (
+            (shown, f"{ada.keys}/take", of_second), (asked, of_second, f"{ada.keys}/take"),
+            (shown, f"{ada.keys}/take", f"{ada.page}/import/{second}"), (shown, f"{ada.keys}/take", ada.keys),
+        ):  # fmt: skip
+            form = forms_of(page)[signed_for] | fields | {"passkey": ada.sign(page, signed_for, **fields)}
+            refused = ada.browser.client.post(sent_to, data=form)
+            assert (refused.status_code, is_given(refused)) == (403, False), sent_to
+    assert acts() == ["export_requested"]
 
 
 def test_asking_twice_begins_one_waiting_time(ada: KeyOwner) -> None:

@@ -353,6 +353,10 @@ def test_an_owner_brings_a_phrase_in_and_no_request_has_it_in_clear(
         with navigation(page):
             page.get_by_role("button", name=begin).click()
         assert_good(page, axe, "import")
+        # A browser may show the page again as it was left.
+        page.get_by_label("12 or 24 words").fill(words)
+        page.evaluate("dispatchEvent(new PageTransitionEvent('pagehide', { persisted: true }))")
+        assert page.get_by_label("12 or 24 words").input_value() == ""
         page.get_by_label("12 or 24 words").fill(typed)
         with navigation(page):
             page.get_by_role("button", name="Import the wallet").click()

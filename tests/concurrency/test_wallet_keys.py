@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+from threading import Barrier, Thread
+from types import SimpleNamespace
 
 import pytest
 from flask import Flask
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from app.core import hpke
 from app.db.unit_of_work import read_only_unit
+from app.identity import service as identity
+from app.identity.service import AgentSnapshot
+from app.owner import wallet_keys as service
 from app.wallets.core.models import KeyTransfer, Wallet, WalletKey
 from tests.support.agents import register
 from tests.support.operators import entries
@@ -66,6 +71,33 @@ def test_of_many_that_ask_at_once_one_begins_the_waiting_time(app: Flask) -> Non
         # Passkeys count up, so of forms that arrive in another order some are refused.
         assert set(at_once(asked)) <= {303, 403}
         assert acts() == {"wallet.export_requested": 1}
+
+
+def test_a_wallet_that_its_agent_deletes_while_its_keys_are_asked_for_is_an_error_that_is_clear(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with app.app_context():
+        ada = key_owner(app)
+        other = ada.agent.post("/v1/wallets", {}).get_json()["id"]
+        keys = ada.keys.replace(ada.agent.wallet_id, other)
+        page = ada.browser.get(keys)
+        ask = posted(ada, keys, {**forms_of(page)[keys], "passkey": ada.sign(page, keys)})
+        frozen, deleted = identity.get_agent, list[int]()
+
+        def delete_meanwhile(session: Session, agent_id: str) -> AgentSnapshot:
+            if not deleting.is_alive():
+                deleting.start()
+                deleting.join(1)
+            return frozen(session, agent_id)
+
+        deleting = Thread(target=lambda: deleted.append(ada.agent.delete(f"/v1/wallets/{other}").status_code))
+        with monkeypatch.context() as patched:
+            patched.setattr(service, "identity", SimpleNamespace(get_agent=delete_meanwhile))
+            assert ask() in (303, 404)
+        deleting.join(PATIENCE_SECONDS)
+        assert deleted == [200]
+        with read_only_unit() as session:
+            assert session.scalar(select(func.count(KeyTransfer.id))) == 0
 
 
 def test_a_cancellation_and_a_taking_at_once_are_one_after_the_other(app: Flask) -> None:

@@ -14,9 +14,11 @@ from app.adapters.evm.deposits import native
 from app.core import clock
 from app.core.chains import SOL, USDC, ChainName
 from app.core.money import TokenAmount
-from app.db.unit_of_work import snapshot
+from app.db.tables import update_rows
+from app.db.unit_of_work import snapshot, unit_of_work
 from app.ports.chain import TransferIntent
 from app.wallets.core import custody
+from app.wallets.core.models import Wallet
 from app.wallets.deposits import scanner
 from app.wallets.maintenance import audit
 from app.wallets.transactions import confirmation
@@ -91,6 +93,7 @@ def test_a_payment_whose_nonce_is_used_elsewhere_fails_and_the_next_one_is_paid(
 def test_what_was_spent_elsewhere_is_neither_paid_again_nor_counted_and_no_deposit_is_invented(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Somebody has the phrase, but not by this service.
     monkeypatch.setattr(native, "_GIVE_UP_AFTER_BLOCKS", 20)
     listed = len(stage.agent.history(kind="deposit"))
     await_mined(stage.node, sign_elsewhere(stage, nonce=0, wei=9 * 10**17))
@@ -109,6 +112,31 @@ def test_what_was_spent_elsewhere_is_neither_paid_again_nor_counted_and_no_depos
     assert stage.settle() == 1
     found = [(each["currency"], each["amount"]) for each in stage.agent.history(kind="deposit")]
     assert found[: len(found) - listed] == [("ETH", "0.002"), ("USDC", "7")]
+    with snapshot() as session:
+        assert audit.check(session) == []
+
+
+def test_once_a_wallet_is_marked_ether_is_listed_at_once_after_what_was_signed_elsewhere(stage: Stage) -> None:
+    with unit_of_work() as session:
+        update_rows(session, Wallet, Wallet.id == stage.agent.wallet_id, exported_at=clock.now())
+    listed = len(stage.agent.history(kind="deposit"))
+    await_mined(stage.node, sign_elsewhere(stage, nonce=0, wei=9 * 10**17))
+    assert stage.settle() == 0
+    # Less arrives than was spent before.
+    stage.pay_wei(10**15)
+    assert stage.settle() == 1
+    stage.node.set_automine(False)
+    waiting = stage.agent.move("2", "USDC").get_json()
+    stage.node.set_automine(True)
+    stage.node.mine(1)
+    stage.pay_wei(2 * 10**15)
+    # A payment of this service is waited for, as ever.
+    assert stage.settle() == 0
+    look(1)
+    assert stage.settle() == 1
+    assert stage.agent.transaction(waiting["transaction_id"])["status"] == "confirmed"
+    found = [(each["currency"], each["amount"]) for each in stage.agent.history(kind="deposit")]
+    assert found[: len(found) - listed] == [("ETH", "0.002"), ("ETH", "0.001")]
     with snapshot() as session:
         assert audit.check(session) == []
 

@@ -34,7 +34,8 @@ def _signed(view: _View) -> _View:
         try:
             return view(key, **names)
         except ServiceError as failure:
-            return _render(key, names.get("wallet_id"), status=failure.status, error=failure.message)
+            shown: dict[str, Any] = {"error": failure.message, "retry_after_seconds": failure.retry_after_seconds}
+            return _render(key, names.get("wallet_id"), status=failure.status, **shown)
 
     return wrapper
 
@@ -58,7 +59,8 @@ def cancel_wallet_keys(key: OwnerKeyView, wallet_id: str) -> Response:
 def take_wallet_keys(key: OwnerKeyView, wallet_id: str) -> Response:
     """Show the phrase, sealed for the public key that the passkey has signed."""
     wallet, public_key = overview.owned_wallet(key, wallet_id), request.form.get("public_key", "")
-    return _render(key, wallet_id, sealed=wallet_keys.take(acting_owner(key), key, wallet.id, public_key))
+    sealed, taken = wallet_keys.take(acting_owner(key), key, wallet.id, public_key)
+    return _render(key, wallet_id, sealed=sealed, taken=taken)
 
 
 @auth.session_pages.post(_IMPORT)

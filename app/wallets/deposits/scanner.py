@@ -106,7 +106,7 @@ def _load_scan_input(name: ChainName, tier: Tier) -> _ScanInput:
         cursor = session.get(DepositCursor, (name.value, tier.value))
         of_state = DepositScanState.mark, DepositScanState.block_number, DepositScanState.revision
         wallets = session.execute(
-            select(Wallet.id, Wallet.evm_address, Wallet.solana_address, *of_state)
+            select(Wallet.id, Wallet.evm_address, Wallet.solana_address, Wallet.exported_at, *of_state)
             .join(DepositScanState, (DepositScanState.wallet_id == Wallet.id) & (DepositScanState.chain == name.value))
             .where(scan_states.are_in(tier, name))
         ).all()
@@ -126,7 +126,8 @@ def _load_scan_input(name: ChainName, tier: Tier) -> _ScanInput:
             address = row.solana_address if name is ChainName.SOLANA else row.evm_address
             wallets_by_address[address] = row
             expected_tokens = expected_arrivals.get(row.id, frozenset())
-            addresses.append(WatchedAddress(address, row.mark, tuple(own.get(row.id, ())), expected_tokens))
+            ours, is_exported = tuple(own.get(row.id, ())), row.exported_at is not None
+            addresses.append(WatchedAddress(address, row.mark, ours, expected_tokens, is_exported))
         return _ScanInput(cursor_block, wallets_by_address, tuple(addresses))
 
 

@@ -192,7 +192,9 @@ def _own_outflow(entry: WatchedAddress, scan_state: EvmScanState, *, until: int,
         if ours.sequence is None and ours.block_number is not None and scan_state.number < ours.block_number <= at
     ]
     used = range(scan_state.sequence, until)
-    unknown = [sequence for sequence in used if sequence not in outflows]
+    unknown = {sequence for sequence in used if sequence not in outflows}
+    if entry.is_exported:  # what others signed took something, so no more than arrived is found
+        unknown &= {ours.sequence for ours in entry.own_transactions}
     if len(unknown) > sum(ours.consumes_nonce for ours in arrived):
         return None
     arrived_units = sum(ours.native_out_units or 0 for ours in arrived)
