@@ -9,11 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from app import errors
 from app.ports.shopper import FailureCode, PurchaseFailed
 from app.shopping import advice
 from app.shopping.purchase_runner import stored_error
-from app.spending.holds import _ERRORS as LIMIT_ERRORS
 
+LIMIT_ERRORS = (
+    errors.WalletFrozen, errors.AddressNotAllowed, errors.DomainNotAllowed, errors.PriceUnavailable,
+    errors.PerTxLimitExceeded, errors.DailyLimitExceeded, errors.WeeklyLimitExceeded, errors.MonthlyLimitExceeded,
+    errors.SessionLimitExceeded,
+)  # fmt: skip
 _ROOT = Path(__file__).parents[2]
 _SENDS_AGAIN = re.compile(r"send it again|try again|send again|repeat it", re.IGNORECASE)
 _REPETITION_IS_USELESS = re.compile(r"does not help|no second attempt|tried once", re.IGNORECASE)
@@ -68,7 +73,7 @@ def test_every_code_has_advice(code: FailureCode) -> None:
         assert not _SENDS_AGAIN.search(shown)
 
 
-@pytest.mark.parametrize("limit", [*(each.code for each in LIMIT_ERRORS.values()), "APPROVAL_REQUIRED", "NOT_FOUND"])
+@pytest.mark.parametrize("limit", [*(each.code for each in LIMIT_ERRORS), "APPROVAL_REQUIRED", "NOT_FOUND"])
 def test_a_limit_of_the_wallet_is_not_answered_with_a_limit_of_the_request(limit: str) -> None:
     failure = PurchaseFailed(FailureCode.LIMIT_EXCEEDED, "x")
     assert "Raise `max_total_usd`" not in advice.advice_on(stored_error(failure, None, limit_code=limit))
