@@ -344,7 +344,7 @@ def test_another_person_takes_an_agent_over_and_all_rights_of_the_former_owner_e
     assert [look_up(bob, each).status_code for each in (code, ada.codes[0])] == [403, 403]
     subscriber = Subscriber(Audience.OWNER, ada.agent.id)
     with read_only_unit() as session:
-        left = session.scalars(select(targets.EventTarget).where(*targets._of(subscriber, None))).all()
+        left = session.scalars(select(targets.EventTarget).where(*targets._of(subscriber))).all()
     assert left == []
     [(recipients, text)] = mailbox.received
     assert (recipients, "No more notices to this address" in text) == ([ADDRESS], True)

@@ -30,7 +30,7 @@ def assert_good(page: Page, axe: str, name: str) -> None:
             page.evaluate(axe)
         found = page.evaluate("rules => axe.run(document, {runOnly: rules, resultTypes: ['violations']})", RULES)
         faults = [(v["id"], [node["html"] for node in v["nodes"]]) for v in found["violations"]]
-        assert faults == [], (name, width, scheme)
+        assert faults == [], (name, width, scheme, faults)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, width)
         if _PICTURES:
             Path(_PICTURES).mkdir(parents=True, exist_ok=True)
