@@ -42,7 +42,7 @@ class RegisterRequest(Schema):
 class RegisteredWallet(Schema):
     """The wallet of a new agent."""
 
-    id = fields.UUID(required=True)
+    id = fields.String(required=True)
     name = fields.String(required=True)
     addresses = fields.Nested(Addresses, required=True)
 

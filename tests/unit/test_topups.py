@@ -258,8 +258,9 @@ def test_a_grant_for_what_cannot_land_after_all_is_owed_and_repaid_by_later_cred
     lost = added(treasury, "0x1", next_check_at=NOON)
     treasury.receives("0x1", 5, is_final=False)
     topups.grant_due(BASE)
+    hold_id = new_id()
     with unit_of_work() as session:
-        hold = holds.hold(session, treasury.account_id, 2_000, hold_id=new_id(), lease=timedelta(hours=1))
+        holds.hold(session, treasury.account_id, 2_000, hold_id=hold_id, lease=timedelta(hours=1))
     decide(lost, PENDING, next_check_at=NOON)
     decide(lost, FAILED, next_check_at=NOON)
     topups.grant_due(BASE)
@@ -282,7 +283,7 @@ def test_a_grant_for_what_cannot_land_after_all_is_owed_and_repaid_by_later_cred
     topups.grant_due(BASE)
     assert (state_of(next_one), owed_nanos(lost), treasury.balance()) == ((5_000, NOON), 0, (3_000, 2_000))
     with unit_of_work() as session:
-        holds.release(session, hold.id)
+        holds.release(session, hold_id)
     assert audited() == []
 
 

@@ -4450,10 +4450,7 @@ export interface components {
         };
         /** @description The wallet of a new agent. */
         RegisteredWallet: {
-            /**
-             * Format: uuid
-             * @description The unique identifier (UUID).
-             */
+            /** @description The unique identifier (UUID). */
             id: string;
             /** @description The name, 1 to 100 characters. */
             name: string;
@@ -4720,10 +4717,7 @@ export interface components {
         };
         /** @description The agent's first wallet. */
         ClaimedWallet: {
-            /**
-             * Format: uuid
-             * @description The unique identifier (UUID).
-             */
+            /** @description The unique identifier (UUID). */
             id: string;
             /** @description The name, 1 to 100 characters. */
             name: string;
