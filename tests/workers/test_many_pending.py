@@ -18,6 +18,7 @@ from sqlalchemy import select
 from app.adapters.evm.chain import EvmChain
 from app.core import clock
 from app.core.chains import USDC, ChainName
+from app.core.identifiers import new_id
 from app.core.money import TokenAmount
 from app.db.unit_of_work import read_only_unit
 from app.idempotency.service import Claim
@@ -106,7 +107,7 @@ def _sign_without_sending(stage: Stage, how_many: int) -> None:
     signer = custody.signer_of(wallet.id)
     sign = lambda _session, draft, signer, nonce: stage.chain.sign(draft, signer, sequence=nonce)  # noqa: E731
     for _ in range(how_many):
-        pipeline._record_signed(movement, draft, sign, signer, claim=Claim.none())
+        pipeline._record_signed(movement, draft, sign, signer, movement.intent(new_id()), claim=Claim.none())
 
 
 def test_a_thousand_open_movements_are_confirmed_in_few_requests_per_poll(stage: Stage) -> None:
