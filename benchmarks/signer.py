@@ -48,7 +48,7 @@ class _Site:
 
 
 def measure(infrastructure: Infrastructure, *, quick: bool) -> list[Threshold]:
-    """Time transfers on two databases, one of which has a signer process."""
+    """Time transfers with a signer process and without, each on its own database."""
     rounds = 4 if quick else 24
     with _signer(infrastructure) as (environment, pid):
         alone = infrastructure.migrated("without_signer", LOG_LEVEL="WARNING")

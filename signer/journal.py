@@ -72,7 +72,7 @@ class Journal:
         return found
 
     def signed_since(self, since: int) -> Mapping[str, str]:
-        """Return the intents of which something that pays was signed, with their wallets."""
+        """Return the wallet of each intent for which a payment was signed."""
         with self._alone() as run:
             return dict(run(_SINCE, since))
 

@@ -29,9 +29,9 @@ _log = structlog.get_logger(__name__)
 _MAX_INTENTS = 20
 _NANOS_PER_USDC_UNIT = 1000
 _LEAST_PERCENT = 90
-"""Of the amount of a payment in USDC: the hold has the dollar value at the market's price."""
+"""The least share of a USDC payment that its hold must cover: a hold has the dollar value at the market's price."""
 _LOSSES = frozenset({"swap", "bridge_leg"})
-"""Kinds of which only a loss or a fee counts against the limits."""
+"""Kinds that count only their loss or fee against the limits."""
 _INTENTS, _WALLETS, _KEYS, _HOLDS = (table_of(each) for each in (SigningIntent, Wallet, WalletKey, SpendingHold))
 _INTENT = seal_of(SigningIntent)
 _WALLET = RowSeal(Wallet, id="wallet_key", mac="wallet_mac")

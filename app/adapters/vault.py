@@ -184,7 +184,7 @@ class LocalVault(_NonCopyable):
 
     @contextmanager
     def _service(self, key_id: str, operation: str, location: SecretLocation) -> Iterator[KeyService]:
-        """Record a use of a key service, of which every failure may be temporary. Raises: KeyServiceUnavailable."""
+        """Log and time one use of a key service. Raises: KeyServiceUnavailable for any failure: it may be temporary."""
         assert_no_unit()
         if not self._threads.acquire(timeout=1):  # those that wait for a service that hangs
             raise KeyServiceUnavailable(retry_after_seconds=10)

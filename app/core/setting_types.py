@@ -46,7 +46,7 @@ def keys(text: str, name: str) -> tuple[tuple[str, bytes], ...]:
 
 
 def key_services(text: str, taken: tuple[tuple[str, bytes], ...] = ()) -> dict[str, list[str]]:
-    """Return the kind and the parts of each `id:address` by its id, the first of which seals; `local` has none."""
+    """Return the kind and address parts of each key service by its id. The first one seals; `local` has no parts."""
     matches = [_KEY_SERVICE.fullmatch(entry) for entry in split(text)]
     found = {each[1] or "local": list(filter(None, each.groups()[1:])) for each in matches if each}
     if len(found) != len(matches) or not found.keys().isdisjoint(dict(taken)):

@@ -319,8 +319,8 @@ def broadcast_and_wait(
 ) -> history.TransactionView:
     """Broadcast and wait for the outcome. An error here never becomes a 500: the recorded movement is returned.
 
-    A movement with legs is broadcast as these, with their ids, of which the last is waited for; then `after_legs`
-    applies their state to the movement.
+    For a movement with legs, given with their ids, all legs are broadcast and the outcome of the last one is awaited.
+    Then `after_legs` applies their state to the movement.
     """
     try:
         sent = legs or [(recorded.id, signed)]

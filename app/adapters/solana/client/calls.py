@@ -91,7 +91,7 @@ class SolanaConnection:
     """The endpoints of a cluster and its USDC, as the parts of `SolanaChain` use them."""
 
     def __init__(self, rpc: SolanaRpc, mint: Pubkey, level: CommitmentLevel) -> None:
-        """Store also the level at which movements count as landed, and of which balances are."""
+        """Use a commitment level for balances, and to decide that a movement has landed."""
         self.rpc = rpc
         self.mint = mint
         self.level = level
