@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_
+from sqlalchemy import ColumnElement, ScalarSelect, and_, bindparam, insert
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.core import clock, identifiers
-from app.db.prepared import PreparedInsert
+from app.db.prepared import PreparedInsert, PreparedStatement
+from app.db.tables import table_of
 from app.events.models import Event
 
 ALL = "*"
@@ -118,3 +119,29 @@ def was_recorded(
 ) -> ColumnElement[bool]:
     """Return the condition that an agent has an event of a type with this value of `once`."""
     return and_(Event.type == event_type.value, Event.agent_id == agent_id, Event.dedupe == once)
+
+
+class OutboxOf:
+    """The outbox for events of a table: the same statement finds the agent.
+
+    `agent_id` is a subquery. The names of its parameters are no columns of `events`.
+    """
+
+    def __init__(self, agent_id: ScalarSelect[Any]) -> None:
+        table = table_of(Event)
+        given = [column for column in table.columns if column.name not in ("number", "position", "agent_id", "dedupe")]
+        values: dict[Any, Any] = {column: bindparam(column.name) for column in given}
+        self._insert = PreparedStatement(insert(table).inline().values({**values, table.c.agent_id: agent_id}))
+
+    def record(
+        self,
+        session: Session,
+        event_type: EventType,
+        *,
+        object_id: str,
+        data: Mapping[str, Any],
+        parameters: Mapping[str, Any],
+    ) -> None:
+        """Record an event as `record` does, of the agent that the parameters identify."""
+        values = {"id": identifiers.new_id(), "type": event_type.value, "object_id": object_id, "data": dict(data)}
+        self._insert.execute(session, {**values, "created_at": clock.now(), **parameters})

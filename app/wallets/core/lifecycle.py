@@ -21,8 +21,7 @@ from app.core.movement_kinds import MovementKind
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
 from app.db.state_machine import StateMachine
 from app.db.tables import insert_into, table_of, update_rows
-from app.events import outbox
-from app.events.outbox import EventType
+from app.events.outbox import EventType, OutboxOf
 from app.observability import telemetry
 from app.ports.chain import SignedTransaction, TransactionDraft
 from app.ports.errors import Rejected
@@ -102,7 +101,8 @@ _GROUPS = {"funding": "funding", "payment": "payment"}
 _UNANNOUNCED_TYPES = {"trading_query"}
 _UNANNOUNCED_KINDS = {MovementKind.SETTLEMENT, MovementKind.LEG}
 """What is no movement of an agent: queries, submissions by the service's own key, and single legs of a movement."""
-_AGENT = PreparedRead(select(Wallet.agent_id).where(Wallet.id == bindparam("of_wallet")))
+_WALLETS = table_of(Wallet)
+_OUTBOX = OutboxOf(select(_WALLETS.c.agent_id).where(_WALLETS.c.id == bindparam("of_wallet")).scalar_subquery())
 # A database that was restored from a backup may lack some used nonces.
 _MAX_NONCE_GAP = 100
 PERPDEX_CHAIN = "perpdex"
@@ -143,8 +143,9 @@ def announce(session: Session, row: Any, status: str, reason: str | None) -> Non
         if status == MovementStatus.PENDING:
             return  # a reorganisation removed it, and the next status says so
         event_type = EventType.FUNDING_RECEIVED if status == MovementStatus.CONFIRMED else event_type
-    agent_id = _AGENT.scalar(session, {"of_wallet": row.wallet_id})
-    outbox.record(session, event_type, agent_id=agent_id, object_id=row.id, data=_data(row, status, reason))
+    _OUTBOX.record(
+        session, event_type, object_id=row.id, data=_data(row, status, reason), parameters={"of_wallet": row.wallet_id}
+    )
 
 
 def _data(row: Any, status: str, reason: str | None) -> dict[str, Any]:
