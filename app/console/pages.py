@@ -285,8 +285,8 @@ def _entered(text: str, title: str, kind: str) -> Any:
             return int(text) if text.strip() else None
         return JsonNumber(str(Decimal(text.strip())))
     except (InvalidOperation, ValueError):
-        example = "a time such as 2026-11-28T06:30" if kind == "time" else "a number such as 25 or 7.50"
-        raise _Refused(400, f"{title}: enter {example}.") from None
+        examples = {"time": "a time such as 2026-11-28T06:30", "count": "a whole number such as 600, or nothing"}
+        raise _Refused(400, f"{title}: enter {examples.get(kind, 'a number such as 25 or 7.50')}.") from None
 
 
 def _render(template: str, *, status: int = 200, **values: Any) -> Response:
