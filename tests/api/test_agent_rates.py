@@ -119,6 +119,6 @@ def test_the_console_sets_the_rate_and_an_empty_field_removes_it(
         for entered, expected in (("60", 60), ("", None)):
             assert browser.send(page, f"{page}/change_agent", rpm=entered).status_code == 303
             assert ops.get(page).get_json()["rpm"] == expected
-        for wrong in ("many", "7.50"):
+        for wrong in ("many", "7.50", "1_000", "-1"):
             refused = browser.send(page, f"{page}/change_agent", rpm=wrong)
             assert (refused.status_code, "a whole number such as" in text_of(refused)) == (400, True)
