@@ -58,7 +58,7 @@ for (const field of document.querySelectorAll("[data-passkey]")) {
       form.requestSubmit(event.submitter);
     } catch {
       field.value = "";
-      problem.textContent = `No passkey was used. Try again${form.elements.owner_key || form.elements.master_key ? ", or use your key" : ""}.`;
+      problem.textContent = `No passkey was used. Try again${form.elements.owner_key ? ", or use your owner key" : ""}.`;
       problem.hidden = false;
     } finally {
       asking = false;

@@ -1,10 +1,12 @@
 """The pages of the console: lists, one agent and forms for acts, as `sections.toml` describes them."""
 
+import re
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from app.web.view_calls import call_view
 entrance = Blueprint("console_entrance", __name__, url_prefix="/admin")
 console = Blueprint("console", __name__, url_prefix="/admin")
 
+_NUMBERS = {"usd": re.compile(r"\d{1,15}(\.\d{1,15})?", re.ASCII), "count": re.compile(r"\d{0,15}", re.ASCII)}
 _COOKIE, _SESSION = "purser_console", "purser.console_session"
 _SECTIONS: dict[str, Any] = tomllib.loads((Path(__file__).parent / "sections.toml").read_text("utf-8"))
 _OVERVIEW: Any = _SECTIONS.pop("overview")
@@ -278,15 +281,13 @@ def _entered(text: str, title: str, kind: str) -> Any:
     """Return what was entered in a field, as the view takes it. Raises: _Refused."""
     if kind in ("flag", "row", "text", "choice"):
         return text == "on" if kind == "flag" else text
-    try:
-        if kind == "time":
+    if kind == "time":
+        with suppress(ValueError):
             return datetime.fromisoformat(text).replace(tzinfo=UTC).isoformat()
-        if kind == "count":
-            return int(text) if text.strip() else None
-        return JsonNumber(str(Decimal(text.strip())))
-    except (InvalidOperation, ValueError):
-        example = "a time such as 2026-11-28T06:30" if kind == "time" else "a number such as 25 or 7.50"
-        raise _Refused(400, f"{title}: enter {example}.") from None
+    elif _NUMBERS[kind].fullmatch(text := text.strip()):
+        return JsonNumber(text) if kind == "usd" else int(text) if text else None
+    examples = {"time": "a time such as 2026-11-28T06:30", "count": "a whole number such as 600, or nothing"}
+    raise _Refused(400, f"{title}: enter {examples.get(kind, 'a number such as 25 or 7.50')}.")
 
 
 def _render(template: str, *, status: int = 200, **values: Any) -> Response:

@@ -170,10 +170,10 @@ def release(session: Session, hold_id: str) -> HoldResult:
 
 
 def refund(session: Session, charge_id: str) -> HoldResult:
-    """Refund a charge once, because its call failed. Raises: LookupError."""
+    """Refund a charge once, or release what is still held, because its call failed. Raises: LookupError."""
     if moved := HOLDS.transition(session, charge_id, CreditHoldState.SETTLED, CreditHoldState.RELEASED):
         return _close(session, moved[0], CreditHoldState.SETTLED, 0, CreditHoldState.RELEASED)
-    return _result_of(session, _read(session, charge_id))
+    return release(session, charge_id)
 
 
 def finish_lapsed(session: Session, owner_id: str) -> None:

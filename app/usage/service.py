@@ -170,9 +170,9 @@ def lock_budgets(session: Session, account_id: str, call: UsageCall) -> None:
 
 
 def refund(session: Session, charge_id: str) -> HoldResult:
-    """Refund the charge of a call that failed, once, and delete its log entry. Raises: LookupError."""
+    """Refund or release what a call that failed has cost, once, and delete its log entry. Raises: LookupError."""
     outcome = budget_counts.corrected(session, credit_holds.refund(session, charge_id))
-    if outcome.previous_state is CreditHoldState.SETTLED:
+    if outcome.previous_state not in {CreditHoldState.HELD, outcome.state}:
         _delete_log_line(session, charge_id)
     return outcome
 

@@ -41,7 +41,7 @@ def permit(ops: Operator, agent: Agent, rpm: int | None) -> None:
 
 
 @pytest.mark.parametrize("rpm", [1, 7])
-def test_an_agent_has_its_own_rate_and_another_one_the_services(ops: Operator, rpm: int) -> None:
+def test_an_agent_has_its_own_rate_and_another_agent_that_of_the_service(ops: Operator, rpm: int) -> None:
     agent, other = register(ops.client), register(ops.client)
     permit(ops, agent, rpm)
     assert (granted(agent), granted(other)) == (rpm, _SERVICE)
@@ -80,7 +80,7 @@ def test_a_key_with_a_limit_of_its_own_keeps_it_below_a_higher_rate_of_its_agent
 
 
 @pytest.mark.parametrize("rpm", [0, -1, 10**6 + 1, 1.5, "60", True, [], 10**30])
-def test_another_rate_is_refused_and_changes_nothing(ops: Operator, rpm: object) -> None:
+def test_an_invalid_rate_is_refused_and_changes_nothing(ops: Operator, rpm: object) -> None:
     agent = register(ops.client)
     assert ops.patch(f"/agents/{agent.id}", {"rpm": rpm}).status_code == 400
     assert granted(agent) == _SERVICE
@@ -119,5 +119,6 @@ def test_the_console_sets_the_rate_and_an_empty_field_removes_it(
         for entered, expected in (("60", 60), ("", None)):
             assert browser.send(page, f"{page}/change_agent", rpm=entered).status_code == 303
             assert ops.get(page).get_json()["rpm"] == expected
-        refused = browser.send(page, f"{page}/change_agent", rpm="many")
-        assert (refused.status_code, "a number such as" in text_of(refused)) == (400, True)
+        for wrong in ("many", "7.50", "1_000", "-1"):
+            refused = browser.send(page, f"{page}/change_agent", rpm=wrong)
+            assert (refused.status_code, "a whole number such as" in text_of(refused)) == (400, True)

@@ -90,6 +90,18 @@ def test_a_payment_above_the_threshold_waits_and_is_paid_once_after_approval(age
     assert len(agent.history()) == 1
 
 
+def test_an_approval_and_what_it_paid_are_found_by_the_request_that_asked_for_it(agent: Agent) -> None:
+    answer = agent.move("12.5", "USDC")
+    approval = answer.get_json()["approval"]
+    ask(agent, "11")
+    assert decide(approval)
+    worker.execute()
+    found = operator(agent.client).get(f"/requests/{answer.headers['X-Request-Id']}").get_json()
+    assert [each["id"] for each in found["approvals"]] == [approval["id"]]
+    assert [each["id"] for each in found["transactions"]] == [read(agent, approval)["transaction_id"]]
+    assert {each["object_id"] for each in found["events"]} >= {approval["id"], found["transactions"][0]["id"]}
+
+
 def test_an_owner_approves_the_amount_that_max_was_when_it_was_asked_for(agent: Agent, base_node: EvmNode) -> None:
     agent.unlimited()
     approval = ask(agent, "max")

@@ -185,7 +185,7 @@ def test_no_key_is_shown_or_made_without_a_passkey_if_there_is_one(app: Flask, a
 
 
 @pytest.mark.parametrize("role", MasterKeyRole)
-def test_a_master_key_is_made_with_the_own_one_entered_again(app: Flask, role: MasterKeyRole) -> None:
+def test_a_master_key_is_made_only_after_the_own_one_is_entered_again(app: Flask, role: MasterKeyRole) -> None:
     ada, path = enter(app, role), "/admin/master-keys/create_master_key"
     page = ada.browser.get("/admin/master-keys")
     wanted = {"name": "Night shift", "role": "viewer"}
@@ -204,7 +204,7 @@ def test_a_master_key_is_made_with_the_own_one_entered_again(app: Flask, role: M
         assert key in ada.browser.send(page, path, master_key=ada.ops.key, **wanted).text
 
 
-def test_an_assertion_confirms_one_act_with_its_values_once_in_its_session_for_ten_minutes(
+def test_an_assertion_confirms_one_form_with_its_values_once_within_ten_minutes(
     app: Flask, ada: Person, agent: Agent
 ) -> None:
     place, keys = f"/admin/agents/{agent.id}", "/admin/master-keys"
@@ -234,7 +234,7 @@ def test_an_assertion_confirms_one_act_with_its_values_once_in_its_session_for_t
     assert ada.browser.send(other, path, passkey=signed, passkey_token=token).status_code == 403
 
 
-def test_passkeys_of_owners_and_operators_do_not_open_what_is_the_others(app: Flask) -> None:
+def test_the_passkey_of_an_owner_opens_nothing_in_the_console_and_that_of_an_operator_no_agent(app: Flask) -> None:
     # On one host: that the ids of relying parties differ cannot be what refuses.
     owner, agent = at_console(app, "purser.test"), app.test_client().post("/v1/agents/register", json={}).get_json()
     owner.claim(agent)

@@ -35,7 +35,7 @@ def check() -> Iterator[Check]:
     audits.passed.pop(made, None)
 
 
-def test_what_a_check_found_nothing_in_while_it_was_empty_is_checked_once_it_has_rows(
+def test_a_check_is_left_out_while_its_tables_are_empty_and_repeated_once_they_have_rows(
     app: Application, check: Check, register: Callable[..., Any]
 ) -> None:
     audits.audit(app, [check])

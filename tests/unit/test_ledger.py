@@ -136,7 +136,7 @@ class Ledger(RuleBasedStateMachine):
     @rule(hold_id=holds)
     def refund(self, hold_id: str) -> None:
         outcome = unit(holds.refund, hold_id)
-        self.end(outcome, 0, CreditHoldState.RELEASED, sources={CreditHoldState.SETTLED})
+        self.end(outcome, 0, CreditHoldState.RELEASED, sources=set(CreditHoldState) - {CreditHoldState.RELEASED})
 
     @rule(hold_id=consumes(holds))
     def renew(self, hold_id: str) -> None:

@@ -146,6 +146,28 @@ def test_a_fixed_price_of_a_failure_that_comes_after_its_lease_is_returned(trave
         assert "brave" not in service.by_provider(session, principal.account_id)
 
 
+@pytest.mark.parametrize("lapses", [False, True])
+def test_a_stream_that_fails_empty_costs_nothing_although_its_price_was_not_settled(
+    travel: time_machine.Traveller,
+    lapses: bool,  # noqa: FBT001 - from pytest
+) -> None:
+    price = MeteredUsage(10, price_version="fixed")
+    principal = begun_principal()
+    call = FixedCharge(principal, "brave", CallQuote("web", price, price, 10), None)
+    call.begin(REQUEST)
+    call.on_response_head(cast("UpstreamResponse", SimpleNamespace(status=200)))
+    # As if no attempt to settle it had succeeded.
+    PaidCall.stream(call)
+    if lapses:
+        travel.shift(timedelta(hours=1))
+        assert service.charge_lapsed() == 1
+    for _ in range(2):
+        call.end(RelayOutcome.TRUNCATED)
+        with read_only_unit() as session:
+            assert accounts.balance(session, principal.account_id) == accounts.Balance(12, 0, 12, 0)
+            assert "brave" not in service.by_provider(session, principal.account_id)
+
+
 @pytest.mark.parametrize("ending", [RelayOutcome.TRUNCATED, RelayOutcome.TIMEOUT, RelayOutcome.CLIENT_DISCONNECTED])
 @pytest.mark.parametrize("content", [b"", b"data: 1"])
 @pytest.mark.usefixtures("travel")

@@ -16,7 +16,7 @@ from app.adapters.evm.track.receipts import EvmReceiptPoller, NonceHistoryReader
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.jsonrpc.rpc import Broadcaster
-from app.core.chains import USDC, ZERO_EVM_ADDRESS, ChainName, Token, native
+from app.core.chains import USDC, ChainName, Token, native
 from app.core.foreign import MalformedResponseError
 from app.core.money import TokenAmount
 from app.ports.chain import Balances, BlockRef, ChainDiagnosis, SignedTransaction, TransactionDraft
@@ -79,8 +79,6 @@ class EvmChain(EvmDrafter, EvmReceiptPoller, NonceHistoryReader, EvmDepositScann
         return Balances((TokenAmount(native_units, self.native), TokenAmount(usdc_units, USDC)))
 
     def recipient_rejection(self, recipient: str, token: Token) -> str | None:
-        if recipient.lower() == ZERO_EVM_ADDRESS:
-            return "is the zero address, from which tokens cannot be recovered"
         if recipient.lower() == self.deployment.usdc.lower():
             return "is the token's own contract, from which tokens cannot be recovered"
         known = dead_end(recipient)

@@ -24,7 +24,7 @@ _MAX_INDEX_MATCHES = 2_000
 
 
 def update_service(session: Session, service: Service) -> None:
-    """Index a service if it is active, anew; else remove it."""
+    """Index the present texts of a service that is active; remove any other from the index."""
     remove_service(session, service.id)
     if service.status == ServiceStatus.ACTIVE and not service.is_suspended:
         text = f"{_fold_case(service.name)}{_SEPARATOR}{_fold_case(service.description)}"

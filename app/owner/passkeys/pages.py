@@ -98,7 +98,7 @@ def sign_in_by_passkey() -> Response:
 
 def _owner_page(key: OwnerKeyView) -> PasskeyPage:
     if request.method == "POST":
-        sessions.acting_owner(key)
+        sessions.acting_owner(key)  # from now on, the result of the claim is not repeated
     agent, url = auth.agent_of(key), url_for("owner.show_passkeys", agent_id=key.agent_id)
     check, render = partial(passkeys.check_owner, key), partial(auth.render_page, agent=agent)
     return PasskeyPage(passkeys.owner_here(key), agent.name, url, check, render, confirms_removal=False)

@@ -89,7 +89,7 @@ _MALFORMED = (WebAuthnException, ValueError, TypeError, KeyError, IndexError, At
 
 @dataclass(frozen=True, slots=True)
 class PasskeyHolder(Protocol):
-    """The holder of a valid owner key or master key, in a session or before one. Entries are about `subject_id`."""
+    """A person with a valid owner key or master key, signed in or not yet. Audit entries are about `subject_id`."""
 
     key_id: str
     subject_id: str

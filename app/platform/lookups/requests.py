@@ -23,8 +23,8 @@ def find(request_id: str) -> dict[str, Any]:
     """Return what a request recorded, and the charges and events of that; at most 100 of a kind. Raises: NotFound."""
     days = app_state().settings.retention_days
     missing = NotFound(
-        "Nothing is stored of a request with this id. One that only read, or was refused, leaves log lines. Calls are"
-        f" kept for {days} days and events for {feed.RETENTION.days} days; all else is not deleted."
+        "Nothing is stored about a request with this id. One that only read, or was refused, leaves only log lines."
+        f" Calls are kept for {days} days and events for {feed.RETENTION.days} days; the rest is not deleted."
     )
     of = {"request_id": identifiers.require_id(request_id, missing)}
     transactions, asked = history.page_of_wallets(None, _MOST, of).items, approvals.list_of(_MOST, **of).items

@@ -1587,8 +1587,8 @@ class AsyncOperations:
         name: The new name of the agent, 1 to 100 characters.
         email: Refused are domains without a dot, and special-use ones: `.test`, `.invalid`, `.local`, `.localhost`,
             `.onion`, `.arpa`.
-        rpm: The most requests in any minute of all keys of the agent together, instead of the limit of the service;
-            null: that limit.
+        rpm: The maximum number of requests per minute of all keys of the agent together, instead of the limit of
+            the service; null: the limit of the service applies.
         """
         result: api.ChangedAgent = await self._request(
             "PATCH", f"/v1/platform/agents/{quote(agent_id, safe='')}", body={"name": name, "email": email, "rpm": rpm}
@@ -2264,7 +2264,7 @@ class AsyncOperations:
         """Read what a request did, by its `X-Request-Id`.
 
         At most 100 of each kind; `GET /v1/platform/audit?request_id=` has all entries of the audit log. 404 if
-        nothing of it is stored: calls are kept for `RETENTION_DAYS`, events for 30 days.
+        nothing is stored about it: calls are kept for `RETENTION_DAYS`, events for 30 days.
         """
         result: api.RequestRecords = await self._request(
             "GET", f"/v1/platform/requests/{quote(request_id, safe='')}", is_repeatable=True

@@ -66,8 +66,8 @@ class AgentBody(TypedDict):
     `.onion`, `.arpa`.
     """
     rpm: NotRequired[int | None]
-    """The most requests in any minute of all keys of the agent together, instead of the limit of the service;
-    null: that limit.
+    """The maximum number of requests per minute of all keys of the agent together, instead of the limit of the
+    service; null: the limit of the service applies.
     """
 
 
@@ -722,8 +722,8 @@ class ChangedAgent(TypedDict):
     email: str | None
     """The email address that was given at registration; null if there was none."""
     rpm: int | None
-    """The most requests in any minute of all keys of the agent together, instead of the limit of the service;
-    null: that limit.
+    """The maximum number of requests per minute of all keys of the agent together, instead of the limit of the
+    service; null: the limit of the service applies.
     """
     updated: bool
     """Always `true`: the change is stored."""
@@ -2905,8 +2905,8 @@ class ShownAgent(TypedDict):
     claimed_email: str | None
     """The email address that the owner gave in the claim; null if there was none."""
     rpm: int | None
-    """The most requests in any minute of all keys of the agent together, instead of the limit of the service;
-    null: that limit.
+    """The maximum number of requests per minute of all keys of the agent together, instead of the limit of the
+    service; null: the limit of the service applies.
     """
     wallets: list[Wallet]
     """The wallets with their addresses and controls."""

@@ -869,7 +869,7 @@ export abstract class Operations {
   /**
    * Read what a request did, by its `X-Request-Id`.
    *
-   * At most 100 of each kind; `GET /v1/platform/audit?request_id=` has all entries of the audit log. 404 if nothing of it is stored: calls are kept for `RETENTION_DAYS`, events for 30 days.
+   * At most 100 of each kind; `GET /v1/platform/audit?request_id=` has all entries of the audit log. 404 if nothing is stored about it: calls are kept for `RETENTION_DAYS`, events for 30 days.
    */
   getRequest(args: Input<"get_request", "">, options?: CallOptions): Promise<Output<"get_request">> {
     return this.call({ method: "GET", path: "/v1/platform/requests/{request_id}" }, args, options);

@@ -1752,7 +1752,7 @@ export interface paths {
         };
         /**
          * Read what a request did, by its `X-Request-Id`.
-         * @description At most 100 of each kind; `GET /v1/platform/audit?request_id=` has all entries of the audit log. 404 if nothing of it is stored: calls are kept for `RETENTION_DAYS`, events for 30 days.
+         * @description At most 100 of each kind; `GET /v1/platform/audit?request_id=` has all entries of the audit log. 404 if nothing is stored about it: calls are kept for `RETENTION_DAYS`, events for 30 days.
          */
         get: operations["get_request"];
         put?: never;
@@ -6437,7 +6437,7 @@ export interface components {
             frozen_at: string | null;
             /** @description The email address that the owner gave in the claim; null if there was none. */
             claimed_email: string | null;
-            /** @description The most requests in any minute of all keys of the agent together, instead of the limit of the service; null: that limit. */
+            /** @description The maximum number of requests per minute of all keys of the agent together, instead of the limit of the service; null: the limit of the service applies. */
             rpm: number | null;
             /** @description The wallets with their addresses and controls. */
             wallets: components["schemas"]["Wallet"][];
@@ -6591,7 +6591,7 @@ export interface components {
              */
             email?: string | null;
             /**
-             * @description The most requests in any minute of all keys of the agent together, instead of the limit of the service; null: that limit.
+             * @description The maximum number of requests per minute of all keys of the agent together, instead of the limit of the service; null: the limit of the service applies.
              * @example 1200
              */
             rpm?: number | null;
@@ -6607,7 +6607,7 @@ export interface components {
             name: string;
             /** @description The email address that was given at registration; null if there was none. */
             email: string | null;
-            /** @description The most requests in any minute of all keys of the agent together, instead of the limit of the service; null: that limit. */
+            /** @description The maximum number of requests per minute of all keys of the agent together, instead of the limit of the service; null: the limit of the service applies. */
             rpm: number | null;
             /** @description Always `true`: the change is stored. */
             updated: boolean;

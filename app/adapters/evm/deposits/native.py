@@ -193,7 +193,7 @@ def _own_outflow(entry: WatchedAddress, scan_state: EvmScanState, *, until: int,
     ]
     used = range(scan_state.sequence, until)
     unknown = {sequence for sequence in used if sequence not in outflows}
-    if entry.is_exported:  # what others signed took something, so no more than arrived is found
+    if entry.is_exported:  # others sign, too: what they spent lowers the balance, so too little is found at worst
         unknown &= {ours.sequence for ours in entry.own_transactions}
     if len(unknown) > sum(ours.consumes_nonce for ours in arrived):
         return None
