@@ -127,10 +127,15 @@ class RemoteVault(LocalVault):
         return str(self._client.ask("seal", secret=secret, row_id=location.row_id))
 
     def open(self, sealed: str, location: SecretLocation) -> bytes:
-        """Open a secret; of a wallet's key only check that the signer can. Raises: Rejected, KeyServiceUnavailable."""
+        """Open a secret, unless it is a wallet's key. Raises: Rejected."""
+        if location.table in _WALLET_TABLES:
+            raise Rejected("keys_are_in_signer")
+        return super().open(sealed, location)
+
+    def check(self, sealed: str, location: SecretLocation) -> None:
         if location.table not in _WALLET_TABLES:
-            return super().open(sealed, location)
-        return bytes(self._client.ask("check", sealed=sealed, table=location.table, row_id=location.row_id))
+            return super().check(sealed, location)
+        self._client.ask("check", sealed=sealed, table=location.table, row_id=location.row_id)
 
     def create_wallet(self, location: SecretLocation) -> NewWallet:
         return NewWallet(*self._client.ask("create", row_id=location.row_id))
@@ -144,10 +149,6 @@ class RemoteVault(LocalVault):
     def move(self, sealed: str, location: SecretLocation, to: SecretLocation) -> str:
         """Keep what only the signer can open as it is; what this process can open still is sealed anew."""
         return self._local.move(sealed, location, to) if sealed.partition(".")[0] in self._keys else sealed
-
-    def recovery_phrase(self, _sealed: str, _location: SecretLocation) -> str:
-        """Refuse: the operator's command has to run with the settings of the signer process. Raises: Rejected."""
-        raise Rejected("keys_are_in_signer")
 
     def seal_phrase(self, _sealed: str, location: SecretLocation, *, recipient: str, info: str) -> str:
         return str(self._client.ask("export", row_id=location.row_id, recipient=recipient, info=info))

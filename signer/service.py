@@ -147,10 +147,9 @@ def _seal(secret: str, row_id: str) -> str:
     return app_state().ports.vault.seal(_bytes(secret), custody.key_location(row_id))
 
 
-def _check(sealed: str, table: str, row_id: str) -> Sequence[int]:
-    """Check that a wallet's key can be opened; it is not returned. Raises: Rejected."""
-    app_state().ports.vault.open(sealed, SecretLocation(table, "sealed", row_id))
-    return ()
+def _check(sealed: str, table: str, row_id: str) -> None:
+    """Check that a wallet's key can be opened. Raises: Rejected, KeyServiceUnavailable."""
+    app_state().ports.vault.check(sealed, SecretLocation(table, "sealed", row_id))
 
 
 def _export(row_id: str, recipient: str, info: str) -> str:

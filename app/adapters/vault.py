@@ -176,6 +176,9 @@ class LocalVault(_NonCopyable):
 
         return _decrypt(self._data_keys.get((sealed, place), decrypt, ttl_seconds=300), text, place)
 
+    def check(self, sealed: str, location: SecretLocation) -> None:
+        self.open(sealed, location)
+
     def move(self, sealed: str, location: SecretLocation, to: SecretLocation) -> str:
         if sealed.partition(".")[0] in self._services:
             return sealed

@@ -19,11 +19,13 @@ from app.adapters.evm.chain import EvmChain
 from app.core import clock
 from app.core.chains import ChainName
 from app.db.unit_of_work import read_only_unit
+from app.platform import row_seals
+from app.ports.errors import Rejected
 from app.spending.holds import SpendingHoldState
 from app.spending.models import SpendingHold
-from app.state import Application
+from app.state import Application, app_state
 from app.wallets.core import intents
-from app.wallets.core.models import SigningIntent
+from app.wallets.core.models import SigningIntent, WalletKey
 from sandbox.evm import EvmNode
 from signer.server import SignerServer
 from tests.signer.conftest import Attacker
@@ -228,3 +230,17 @@ def test_the_audit_reports_a_signature_without_a_movement(attacker: Attacker) ->
     attacker.ask(attacker.fields())
     settle()
     assert any("no movement was recorded" in violation for violation in sweeps.audit())
+
+
+def test_keys_rotate_with_the_settings_of_the_service_leaves_wallets_keys_as_they_are(attacker: Attacker) -> None:
+    with read_only_unit() as session:
+        before = session.scalars(select(WalletKey.sealed)).all()
+    result = attacker.app.test_cli_runner().invoke(args=["keys", "rotate"])
+    assert (result.exit_code, "settings of the signer process" in result.output) == (1, True)
+    vault = app_state().ports.vault
+    with pytest.raises(Rejected, match="keys_are_in_signer"):
+        row_seals.reseal_all(vault, batch=10)
+    with read_only_unit() as session:
+        assert session.scalars(select(WalletKey.sealed)).all() == before
+    attacker.record()
+    assert attacker.signed_by(attacker.fields()) == attacker.agent.address

@@ -106,7 +106,7 @@ def count_undecryptable(vault: Vault, sample: int) -> int:
     failed = 0
     for wallet_id, sealed in rows:
         try:
-            vault.open(sealed, key_location(wallet_id))
+            vault.check(sealed, key_location(wallet_id))
         except Rejected:
             failed += 1
     return failed
