@@ -75,7 +75,7 @@ def recorded(*intents: Intent) -> Iterator[None]:
         raise  # a worker decides, once it is certain whether the movement was recorded
     except Exception:
         try:
-            _withdraw([each.id for each in intents if each.request is not None])
+            _withdraw(ids)
         except KeyServiceUnavailable:
             _log.warning("intents_left_to_workers", intents=ids)
         raise
