@@ -30,11 +30,11 @@ class SignerClient:
         """Return the signer's answer. Raises: Rejected with its reason; KeyServiceUnavailable."""
         line = json.dumps({"act": act, **asked}, default=_plain).encode() + b"\n"
         answer = self._exchange(line) or self._exchange(line, is_new=True)
-        if answer is None:
-            raise KeyServiceUnavailable(retry_after_seconds=_RETRY_SECONDS)
-        found = parse_response(answer)
+        found = parse_response(answer) if answer else {}
         if "refused" in found:
             raise Rejected(found["refused"])
+        if "answer" not in found:
+            raise KeyServiceUnavailable(retry_after_seconds=_RETRY_SECONDS)
         return found["answer"]
 
     def _exchange(self, line: bytes, *, is_new: bool = False) -> bytes | None:
@@ -133,9 +133,10 @@ class RemoteVault(LocalVault):
         return super().open(sealed, location)
 
     def check(self, sealed: str, location: SecretLocation) -> None:
-        if location.table not in _WALLET_TABLES:
-            return super().check(sealed, location)
-        self._client.ask("check", sealed=sealed, table=location.table, row_id=location.row_id)
+        if location.table in _WALLET_TABLES:
+            self._client.ask("check", sealed=sealed, table=location.table, row_id=location.row_id)
+        else:
+            super().check(sealed, location)
 
     def create_wallet(self, location: SecretLocation) -> NewWallet:
         return NewWallet(*self._client.ask("create", row_id=location.row_id))

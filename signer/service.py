@@ -61,12 +61,13 @@ class SignerService:
         """Return the signature of a content that carries out recorded intents of a wallet. Raises: Refused."""
         try:
             sealed, candidates = _read(wallet, intents)
+            addresses = candidates[0].evm_address, candidates[0].solana_address
+            # Before the journal: what its key service cannot open was not signed.
+            signer = app_state().ports.vault.signer(sealed, custody.key_location(wallet), addresses=addresses)
             signable = self._recorded(candidates, content)
         except Refused as refusal:
             _log.error("signature_refused", wallet_id=wallet, intents=list(intents)[:_MAX_INTENTS], reason=str(refusal))
             raise
-        addresses = candidates[0].evm_address, candidates[0].solana_address
-        signer = app_state().ports.vault.signer(sealed, custody.key_location(wallet), addresses=addresses)
         if "message" in content:
             return signer.sign_message(_bytes(content["message"])).hex()
         return signer.sign_digest(signable.digest, content)

@@ -68,9 +68,7 @@ class Vault(Protocol):
         """Return `<key id>.[<encrypted data key>.]<base64url>`: AES-256-GCM with the location as associated data."""
 
     def open(self, sealed: str, location: SecretLocation) -> bytes:
-        """Return the secret. Raises: Rejected when key, location or ciphertext do not match, and for wallets' keys that
-        only a signer process opens; KeyServiceUnavailable.
-        """
+        """Return the secret. Raises: Rejected if it does not match or only a signer opens it; KeyServiceUnavailable."""
 
     def check(self, sealed: str, location: SecretLocation) -> None:
         """Check that this process or the signer process can open a secret. Raises: Rejected, KeyServiceUnavailable."""

@@ -17,20 +17,25 @@ from sqlalchemy import delete, select
 
 from app.adapters.evm.chain import EvmChain
 from app.core import clock
-from app.core.chains import ChainName
+from app.core.chains import USDC, ChainName
+from app.core.identifiers import new_id
+from app.core.money import TokenAmount
 from app.db.unit_of_work import read_only_unit
+from app.errors import KeyServiceUnavailable
 from app.platform import row_seals
 from app.ports.errors import Rejected
 from app.spending.holds import SpendingHoldState
 from app.spending.models import SpendingHold
 from app.state import Application, app_state
 from app.wallets.core import intents
+from app.wallets.core.intents import Intent
 from app.wallets.core.models import SigningIntent, WalletKey
 from sandbox.evm import EvmNode
 from signer.server import SignerServer
+from tests.api.test_wallet_key_services import forget
 from tests.signer.conftest import Attacker
 from tests.support.agents import Agent, register
-from tests.support.chains import fund
+from tests.support.chains import RECIPIENT, fund
 from tests.support.drivers import fresh_address
 from tests.support.signers import SignerThread, signer_of
 from workers import confirmations, sweeps
@@ -244,3 +249,33 @@ def test_keys_rotate_with_the_settings_of_the_service_leaves_wallets_keys_as_the
         assert session.scalars(select(WalletKey.sealed)).all() == before
     attacker.record()
     assert attacker.signed_by(attacker.fields()) == attacker.agent.address
+
+
+def test_a_unit_that_fails_after_any_signature_leaves_the_nonce_to_the_next(attacker: Attacker) -> None:
+    own, nothing = attacker.agent, TokenAmount(0, USDC)
+    submission = Intent(new_id(), own.wallet_id, ChainName.BASE, "transfer", RECIPIENT, nothing)
+    with pytest.raises(RuntimeError), intents.recorded(submission):
+        attacker.ask(attacker.fields(data=b"") | {"to": bytes.fromhex(own.address[2:])}, ids=[submission.id])
+        raise RuntimeError
+    attacker.record()
+    assert attacker.signed_by(attacker.fields()) == own.address
+
+
+@pytest.mark.chain
+def test_while_the_signer_s_own_key_service_is_away_nothing_is_signed_or_held(paying: Paying) -> None:
+    agent, key = paying.agent, paying.signer.folder / "wallet.key"
+    hidden, vault = key.rename(key.with_suffix(".away")), paying.signer.app.state.ports.vault
+    forget(vault)
+    answer = agent.move("2", "USDC", Idempotency_Key="order-1")
+    assert (answer.status_code, answer.get_json()["code"]) == (503, "KEY_SERVICE_UNAVAILABLE")
+    assert (held(), open_intents(), unrecorded(), agent.history()) == ([], 0, [], [])
+    hidden.rename(key)
+    forget(vault)
+    assert agent.move("2", "USDC", Idempotency_Key="order-1").get_json()["status"] == "confirmed"
+
+
+def test_a_line_that_is_too_long_ends_its_connection(attacker: Attacker) -> None:
+    client = attacker.signer.client
+    with pytest.raises(KeyServiceUnavailable):
+        client.ask("ping", filler="x" * 2**17)
+    assert client.ask("signed", since=0) == {}
