@@ -69,7 +69,7 @@ class SignerServer:
                 return
 
     def answer(self, line: bytes) -> Mapping[str, Any]:
-        """Return the answer to a request, or the reason of a refusal, which contains no secret; nothing on a failure."""
+        """Return the answer, or the reason of a refusal, which contains no secret; nothing for a failure."""
         try:
             asked = parse_json(line)
             return {"answer": self.service.acts[asked.pop("act")](**asked)}

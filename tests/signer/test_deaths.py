@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 import time_machine
-from sqlalchemy import delete, select
+from sqlalchemy import delete, select, update
 
 from app.adapters.evm.chain import EvmChain
 from app.core import clock
 from app.core.chains import USDC, ChainName
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount
-from app.db.unit_of_work import read_only_unit
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import KeyServiceUnavailable
 from app.platform import row_seals
 from app.ports.errors import Rejected
@@ -29,7 +29,7 @@ from app.spending.models import SpendingHold
 from app.state import Application, app_state
 from app.wallets.core import intents
 from app.wallets.core.intents import Intent
-from app.wallets.core.models import SigningIntent, WalletKey
+from app.wallets.core.models import SigningIntent, Transaction, WalletKey
 from sandbox.evm import EvmNode
 from signer.server import SignerServer
 from tests.api.test_wallet_key_services import forget
@@ -199,8 +199,18 @@ def test_a_signer_that_dies_in_between_pays_nothing_twice_and_holds_nothing_for_
     assert held() == ([] if dies == "before" else [2 * 10**9]), "what was signed may land until its nonce is used"
     assert len(unrecorded()) == (dies == "after")
     _finalize(paying)
+    if dies == "after":
+        _set_error(agent, "slot_taken")
+        settle()
+        assert held() == [2 * 10**9], "what has used the nonce may be what was signed before"
+        _set_error(agent, None)
     settle()
     assert (held(), agent.spent_this_month()) == ([], 2)
+
+
+def _set_error(agent: Agent, error: str | None) -> None:
+    with unit_of_work() as session:
+        session.execute(update(Transaction).where(Transaction.wallet_id == agent.wallet_id).values(error=error))
 
 
 def _finalize(paying: Paying) -> None:
@@ -254,9 +264,9 @@ def test_keys_rotate_with_the_settings_of_the_service_leaves_wallets_keys_as_the
 def test_a_unit_that_fails_after_any_signature_leaves_the_nonce_to_the_next(attacker: Attacker) -> None:
     own, nothing = attacker.agent, TokenAmount(0, USDC)
     submission = Intent(new_id(), own.wallet_id, ChainName.BASE, "transfer", RECIPIENT, nothing)
+    sent = attacker.fields(data=b"") | {"to": bytes.fromhex(own.address[2:])}
     with pytest.raises(RuntimeError), intents.recorded(submission):
-        attacker.ask(attacker.fields(data=b"") | {"to": bytes.fromhex(own.address[2:])}, ids=[submission.id])
-        raise RuntimeError
+        raise RuntimeError(attacker.ask(sent, ids=[submission.id]))
     attacker.record()
     assert attacker.signed_by(attacker.fields()) == own.address
 

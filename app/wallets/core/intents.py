@@ -25,6 +25,7 @@ from app.ports.vault import INTENTS
 from app.spending import holds as spending_holds
 from app.spending.policy import SpendingRequest
 from app.state import app_state
+from app.wallets.core.lifecycle import StatusReason
 from app.wallets.core.models import SigningIntent, Transaction, Wallet
 
 _log = structlog.get_logger(__name__)
@@ -91,11 +92,12 @@ def settle_abandoned(now: datetime) -> None:
         is_abandoned = SigningIntent.created_at < now - _ABANDONED, SigningIntent.closed_at.is_(None), ~_IS_RECORDED
         abandoned = session.scalars(select(SigningIntent.id).where(*is_abandoned).limit(_BATCH)).all()
     _withdraw(abandoned)
-    # Authorizations expire. Another transaction, which is final, has the nonce. After two months, no limit counts it.
+    # Authorizations expire. Another transaction, which is final, has used the nonce; one that lost its nonce to unknown
+    # bytes may have lost it to these. After two months, no limit counts it.
     has_nonce = exists().where(
         Wallet.id == SigningIntent.wallet_id, Transaction.chain == SigningIntent.chain,
         Transaction.from_address == Wallet.evm_address, Transaction.nonce == SigningIntent.nonce,
-        Transaction.next_check_at.is_(None),
+        Transaction.next_check_at.is_(None), Transaction.error.is_distinct_from(StatusReason.SLOT_TAKEN.value),
     )  # fmt: skip
     is_void = or_(SigningIntent.valid_until < now, SigningIntent.created_at < now - _COUNTED, has_nonce)
     with unit_of_work() as session:
