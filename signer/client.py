@@ -87,6 +87,9 @@ class SignerClient:
         found = self.ask("withdraw", intents=intents).items()
         return {each: {"nonce": nonce, "valid_until": _instant(until)} for each, (nonce, until) in found}
 
+    def announce_export(self, wallet_id: str, request_id: str) -> None:
+        self.ask("announce_export", wallet=wallet_id, request=request_id)
+
     def signed_since(self, since: datetime) -> Mapping[str, str]:
         found: Mapping[str, str] = self.ask("signed", since=int(since.timestamp()))
         return found

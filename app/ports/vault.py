@@ -110,5 +110,8 @@ class SignerProcess(Protocol):
     def withdraw(self, intents: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
         """Have nothing more signed for intents; return how those end that were: their `nonce` and `valid_until`."""
 
+    def announce_export(self, wallet_id: str, request_id: str) -> None:
+        """Begin the time that an owner waits for the keys of a wallet."""
+
     def signed_since(self, since: datetime) -> Mapping[str, str]:
         """Return the intents that were signed, with the ids of their wallets."""
