@@ -108,8 +108,9 @@ def settle_abandoned(now: datetime) -> None:
 
 def find_unrecorded(since: datetime) -> list[str]:
     """Return one sentence for each signature that has no movement, for the audit. Raises: KeyServiceUnavailable."""
-    signer = app_state().ports.signer
-    signed = {} if signer is None else signer.signed_since(since)
+    if (signer := app_state().ports.signer) is None:
+        return []
+    signed = signer.signed_since(since)
     with read_only_unit() as session:
         wallets = session.scalars(select(Wallet.id).where(in_list(session, Wallet.id, list({*signed.values()})))).all()
         recorded = select(Transaction.id).where(in_list(session, Transaction.id, list(signed)))
