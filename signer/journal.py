@@ -86,9 +86,9 @@ class Journal:
         with self._alone() as run:
             run(_ANNOUNCE, request_id, wallet_id, int(time.time()))
 
-    def is_announced(self, wallet_id: str, request_id: str, *, until: float) -> bool:
+    def is_announced(self, wallet_id: str, request_id: str, *, until: int) -> bool:
         with self._alone() as run:
-            return bool(run(_ANNOUNCED, request_id, wallet_id, int(until)))
+            return bool(run(_ANNOUNCED, request_id, wallet_id, until))
 
     @contextmanager
     def _alone(self) -> Iterator[Any]:

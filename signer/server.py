@@ -46,7 +46,7 @@ class SignerServer:
             except OSError:
                 if listener.fileno() < 0:
                     return
-                time.sleep(0.1)  # without file descriptors
+                time.sleep(1)  # the process has no file descriptors left
                 continue
             threading.Thread(target=self._serve_connection, args=(connection,), daemon=True).start()
 

@@ -112,7 +112,7 @@ class SignerService:
                 raise Refused("row_changed") from None
             is_open = found.valid_from <= now < found.expires_at
             require(is_open and info == f"purser export\n{row_id}\n{found.id}", "not_as_recorded")
-        until = now.timestamp() - app_state().settings.wallet_export_wait_seconds
+        until = int(now.timestamp()) - app_state().settings.wallet_export_wait_seconds
         require(self._journal.is_announced(row_id, found.id, until=until), "not_announced")
         return custody.seal_phrase(row_id, recipient, info)
 
