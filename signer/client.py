@@ -1,6 +1,6 @@
-"""Client of the signer process: lines of JSON over a Unix socket, on connections that threads take in turn.
+"""Client of the signer process: lines of JSON over a Unix socket, on connections that threads share.
 
-What is asked twice is answered with the same signature, so that a lost answer is asked for again.
+A request that is repeated gets the same signature, so the client repeats a request whose answer was lost.
 """
 
 import json

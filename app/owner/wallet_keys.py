@@ -1,4 +1,4 @@
-"""Wallets' keys that their owner takes out of the service, or brings in.
+"""Wallets' keys that their owner takes out of the service, or imports.
 
 A phrase is never in clear outside of this process: it is sealed for a key that the owner's browser made, or by that
 browser for a key that is made for one import and deleted with it.
@@ -131,7 +131,7 @@ def finish_import(actor: Actor, owner: OwnerKeyView, import_id: str, sealed: str
 
 
 def _lock(session: Session, owner: OwnerKeyView, *, exports: str | None = None) -> None:
-    """Lock the agent of an owner; nobody owns one with the operator's wallets. Raises: as those that call it say."""
+    """Lock the agent of an owner; the agent of the operator's wallets has none. Raises: NotFound, WalletFrozen."""
     if owner_keys.lock_owner(session, owner.agent_id).id != owner.id:
         raise NotFound("This owner key was replaced.")
     if exports is not None:

@@ -102,13 +102,13 @@ class Vault(Protocol):
 
 
 class SignerProcess(Protocol):
-    """A process that alone opens wallets' keys, and signs only what was recorded. All raise: KeyServiceUnavailable."""
+    """The only process that opens wallets' keys; it signs only what was recorded. All raise: KeyServiceUnavailable."""
 
     def assert_reachable(self) -> None:
-        """Check that it is there, before something is held for what it is to sign."""
+        """Check that it responds, before anything is held for what it is asked to sign."""
 
     def withdraw(self, intents: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
-        """Have nothing more signed for intents; return how those end that were: their `nonce` and `valid_until`."""
+        """End intents, for which nothing more is signed; return `nonce` and `valid_until` of those that were signed."""
 
     def announce_export(self, wallet_id: str, request_id: str) -> None:
         """Begin the time that an owner waits for the keys of a wallet."""

@@ -142,7 +142,7 @@ def _withdraw(ids: Sequence[str]) -> None:
 
 
 def _end(session: Session, *conditions: ColumnElement[bool]) -> None:
-    """Delete intents that nothing can carry out any more, and release the holds that no other intent has."""
+    """Delete intents that nothing can carry out any more, and release the holds that no other intent shares."""
     rows = session.scalars(select(SigningIntent).where(*conditions).order_by(SigningIntent.wallet_id)).all()
     for row in rows:
         others = exists().where(SigningIntent.hold_id == row.hold_id, SigningIntent.id != row.id)
