@@ -38,6 +38,8 @@ def register(app: Flask) -> None:
 def rotate(batch: int) -> None:
     """Reseal everything sealed with an older encryption key; may run while the service does."""
     vault = app_state().ports.vault
+    if app_state().ports.signer is not None:
+        raise click.ClickException("Run this with the settings of the signer process, except SIGNER_SOCKET.")
     # It takes many units, so that an entry precedes them: the operator is recorded even if the process dies.
     actor = actors.shell_actor()
     key_id = " and ".join(dict.fromkeys([vault.current_key_id, vault.sealing_key_id("wallet_keys")]))

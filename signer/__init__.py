@@ -1,1 +1,1 @@
-"""A process that alone opens the keys of wallets, and signs only what was recorded."""
+"""The only process that opens wallets' keys, if there is one; it signs only what was recorded."""

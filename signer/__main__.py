@@ -1,4 +1,4 @@
-"""`python -m signer`: the process that alone opens wallets' keys. It has settings and a user of its own."""
+"""`python -m signer`: the only process that opens wallets' keys. It has settings and a user of its own."""
 
 from app.core.host import harden
 

@@ -1,6 +1,6 @@
-"""Client of the signer process: lines of JSON over a Unix socket, on connections that threads take in turn.
+"""Client of the signer process: lines of JSON over a Unix socket, on connections that threads share.
 
-What is asked twice is answered with the same signature, so that a lost answer is asked for again.
+A request that is repeated gets the same signature, so the client repeats a request whose answer was lost.
 """
 
 import json
@@ -30,11 +30,11 @@ class SignerClient:
         """Return the signer's answer. Raises: Rejected with its reason; KeyServiceUnavailable."""
         line = json.dumps({"act": act, **asked}, default=_plain).encode() + b"\n"
         answer = self._exchange(line) or self._exchange(line, is_new=True)
-        if answer is None:
-            raise KeyServiceUnavailable(retry_after_seconds=_RETRY_SECONDS)
-        found = parse_response(answer)
+        found = parse_response(answer) if answer else {}
         if "refused" in found:
             raise Rejected(found["refused"])
+        if "answer" not in found:
+            raise KeyServiceUnavailable(retry_after_seconds=_RETRY_SECONDS)
         return found["answer"]
 
     def _exchange(self, line: bytes, *, is_new: bool = False) -> bytes | None:
@@ -87,6 +87,9 @@ class SignerClient:
         found = self.ask("withdraw", intents=intents).items()
         return {each: {"nonce": nonce, "valid_until": _instant(until)} for each, (nonce, until) in found}
 
+    def announce_export(self, wallet_id: str, request_id: str) -> None:
+        self.ask("announce_export", wallet=wallet_id, request=request_id)
+
     def signed_since(self, since: datetime) -> Mapping[str, str]:
         found: Mapping[str, str] = self.ask("signed", since=int(since.timestamp()))
         return found
@@ -127,10 +130,16 @@ class RemoteVault(LocalVault):
         return str(self._client.ask("seal", secret=secret, row_id=location.row_id))
 
     def open(self, sealed: str, location: SecretLocation) -> bytes:
-        """Open a secret; of a wallet's key only check that the signer can. Raises: Rejected, KeyServiceUnavailable."""
-        if location.table not in _WALLET_TABLES:
-            return super().open(sealed, location)
-        return bytes(self._client.ask("check", sealed=sealed, table=location.table, row_id=location.row_id))
+        """Open a secret, unless it is a wallet's key. Raises: Rejected."""
+        if location.table in _WALLET_TABLES:
+            raise Rejected("keys_are_in_signer")
+        return super().open(sealed, location)
+
+    def check(self, sealed: str, location: SecretLocation) -> None:
+        if location.table in _WALLET_TABLES:
+            self._client.ask("check", sealed=sealed, table=location.table, row_id=location.row_id)
+        else:
+            super().check(sealed, location)
 
     def create_wallet(self, location: SecretLocation) -> NewWallet:
         return NewWallet(*self._client.ask("create", row_id=location.row_id))
@@ -144,10 +153,6 @@ class RemoteVault(LocalVault):
     def move(self, sealed: str, location: SecretLocation, to: SecretLocation) -> str:
         """Keep what only the signer can open as it is; what this process can open still is sealed anew."""
         return self._local.move(sealed, location, to) if sealed.partition(".")[0] in self._keys else sealed
-
-    def recovery_phrase(self, _sealed: str, _location: SecretLocation) -> str:
-        """Refuse: the operator's command has to run with the settings of the signer process. Raises: Rejected."""
-        raise Rejected("keys_are_in_signer")
 
     def seal_phrase(self, _sealed: str, location: SecretLocation, *, recipient: str, info: str) -> str:
         return str(self._client.ask("export", row_id=location.row_id, recipient=recipient, info=info))

@@ -1,4 +1,4 @@
-"""The signer's own record of what it has signed, in a database that no other process can write to.
+"""The signer's own record of what it has signed and what owners asked for, which no other process can write to.
 
 A signature leaves the process only after its row is committed. Rows are never changed or deleted. Statements are the
 driver's, because each signature waits for them.
@@ -25,7 +25,10 @@ CREATE TABLE IF NOT EXISTS signed (
 );
 CREATE INDEX IF NOT EXISTS ix_signed_nonce ON signed (chain, sender, nonce);
 CREATE INDEX IF NOT EXISTS ix_signed_signed_at ON signed (signed_at);
-CREATE TABLE IF NOT EXISTS closed (intent_id VARCHAR(36) PRIMARY KEY, closed_at BIGINT NOT NULL)
+CREATE TABLE IF NOT EXISTS closed (intent_id VARCHAR(36) PRIMARY KEY, closed_at BIGINT NOT NULL);
+CREATE TABLE IF NOT EXISTS exports (
+    request_id VARCHAR(36) PRIMARY KEY, wallet_id VARCHAR(36) NOT NULL, announced_at BIGINT NOT NULL
+)
 """
 _CLOSED = "SELECT 1 FROM closed WHERE intent_id = ?"
 _EARLIER = "SELECT digest, part, nonce, effect, valid_until FROM signed WHERE intent_id = ?"
@@ -37,6 +40,8 @@ _INSERT = "INSERT INTO signed VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _CLOSE = "INSERT INTO closed VALUES (?, ?) ON CONFLICT DO NOTHING"
 _PAYING = "SELECT nonce, valid_until FROM signed WHERE intent_id = ? AND part <> 'permit' ORDER BY signed_at DESC"
 _SINCE = "SELECT intent_id, wallet_id FROM signed WHERE signed_at >= ? AND part <> 'permit'"
+_ANNOUNCE = "INSERT INTO exports VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+_ANNOUNCED = "SELECT 1 FROM exports WHERE request_id = ? AND wallet_id = ? AND announced_at <= ?"
 _PERMIT = "permit"
 _MAX_PERMITS = 8
 """A draft is simulated with a permit, and signed with another one if a swap came first; neither pays by itself."""
@@ -75,6 +80,15 @@ class Journal:
         """Return the wallet of each intent for which a payment was signed."""
         with self._alone() as run:
             return dict(run(_SINCE, since))
+
+    def announce_export(self, wallet_id: str, request_id: str) -> None:
+        """Record when an owner asked for the keys of a wallet, unless it is recorded."""
+        with self._alone() as run:
+            run(_ANNOUNCE, request_id, wallet_id, int(time.time()))
+
+    def is_announced(self, wallet_id: str, request_id: str, *, until: int) -> bool:
+        with self._alone() as run:
+            return bool(run(_ANNOUNCED, request_id, wallet_id, until))
 
     @contextmanager
     def _alone(self) -> Iterator[Any]:

@@ -5,6 +5,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import structlog
 
 from app.core.strict_json import parse_json
-from app.errors import ServiceError
+from app.errors import KeyServiceUnavailable, ServiceError
 from app.ports.errors import PortError
 from app.state import Application
 from signer.intended import Refused
@@ -43,7 +44,10 @@ class SignerServer:
             try:
                 connection, _address = listener.accept()
             except OSError:
-                return
+                if listener.fileno() < 0:
+                    return
+                time.sleep(1)  # the process has no file descriptors left
+                continue
             threading.Thread(target=self._serve_connection, args=(connection,), daemon=True).start()
 
     def _serve_connection(self, connection: socket.socket) -> None:
@@ -55,7 +59,8 @@ class SignerServer:
                 _log.error("signer_client_refused", uid=uid)
                 return
             try:
-                while line := stream.readline(_MAX_LINE):
+                # The rest of a line that is too long would be answered as another one.
+                while (line := stream.readline(_MAX_LINE)).endswith(b"\n"):
                     with self._app.app_context():
                         answer = self.answer(line)
                     stream.write(json.dumps(answer).encode() + b"\n")
@@ -64,7 +69,7 @@ class SignerServer:
                 return
 
     def answer(self, line: bytes) -> Mapping[str, Any]:
-        """Return the answer to a request; what fails is refused with a reason that contains no secret."""
+        """Return the answer, or the reason of a refusal, which contains no secret; nothing for a failure."""
         try:
             asked = parse_json(line)
             return {"answer": self.service.acts[asked.pop("act")](**asked)}
@@ -72,8 +77,8 @@ class SignerServer:
             return {"refused": str(refusal)}
         except PortError as error:
             return {"refused": error.reason}
-        except ServiceError as error:
-            return {"refused": error.code.lower()}
         except Exception as error:
+            if isinstance(error, ServiceError) and not isinstance(error, KeyServiceUnavailable):
+                return {"refused": error.code.lower()}
             _log.error("signer_request_failed", error=type(error).__name__)
-            return {"refused": "signer_failed"}
+            return {}

@@ -54,19 +54,21 @@ class SignerService:
         self._journal = journal
         self.acts: Mapping[str, Callable[..., Any]] = {
             "ping": lambda: True, "sign": self.sign, "withdraw": journal.close, "signed": journal.signed_since,
-            "create": _create, "import": _import, "seal": _seal, "check": _check, "export": _export,
+            "create": _create, "import": _import, "seal": _seal, "check": _check,
+            "announce_export": self.announce_export, "export": self.export,
         }  # fmt: skip
 
     def sign(self, wallet: str, intents: Sequence[str], content: Mapping[str, Any]) -> Any:
         """Return the signature of a content that carries out recorded intents of a wallet. Raises: Refused."""
         try:
             sealed, candidates = _read(wallet, intents)
+            addresses = candidates[0].evm_address, candidates[0].solana_address
+            # Before the journal: what its key service cannot open was not signed.
+            signer = app_state().ports.vault.signer(sealed, custody.key_location(wallet), addresses=addresses)
             signable = self._recorded(candidates, content)
         except Refused as refusal:
             _log.error("signature_refused", wallet_id=wallet, intents=list(intents)[:_MAX_INTENTS], reason=str(refusal))
             raise
-        addresses = candidates[0].evm_address, candidates[0].solana_address
-        signer = app_state().ports.vault.signer(sealed, custody.key_location(wallet), addresses=addresses)
         if "message" in content:
             return signer.sign_message(_bytes(content["message"])).hex()
         return signer.sign_digest(signable.digest, content)
@@ -91,6 +93,28 @@ class SignerService:
                 continue
             return signable
         raise refusal
+
+    def announce_export(self, wallet: str, request: str) -> None:
+        """Begin the waiting time of an owner's request by this process's clock: rows can be forged."""
+        _log.warning("export_announced", wallet_id=str(UUID(wallet)), request_id=str(UUID(request)))
+        self._journal.announce_export(wallet, request)
+
+    def export(self, row_id: str, recipient: str, info: str) -> str:
+        """Seal a wallet's phrase for its owner, whose request was announced and has waited. Raises: Refused."""
+        now = clock.now()
+        with read_only_unit() as session:
+            found = session.scalars(select(KeyTransfer).where(KeyTransfer.wallet_id == row_id)).one_or_none()
+            require(found is not None, "not_recorded")
+            assert found is not None  # noqa: S101 - for the type checker
+            try:
+                seal_of(KeyTransfer).verify(session, found)
+            except RowChanged:
+                raise Refused("row_changed") from None
+            is_open = found.valid_from <= now < found.expires_at
+            require(is_open and info == f"purser export\n{row_id}\n{found.id}", "not_as_recorded")
+        until = int(now.timestamp()) - app_state().settings.wallet_export_wait_seconds
+        require(self._journal.is_announced(row_id, found.id, until=until), "not_announced")
+        return custody.seal_phrase(row_id, recipient, info)
 
 
 def _read(wallet_id: str, intents: Sequence[str]) -> tuple[str, list[Intended]]:
@@ -147,26 +171,9 @@ def _seal(secret: str, row_id: str) -> str:
     return app_state().ports.vault.seal(_bytes(secret), custody.key_location(row_id))
 
 
-def _check(sealed: str, table: str, row_id: str) -> Sequence[int]:
-    """Check that a wallet's key can be opened; it is not returned. Raises: Rejected."""
-    app_state().ports.vault.open(sealed, SecretLocation(table, "sealed", row_id))
-    return ()
-
-
-def _export(row_id: str, recipient: str, info: str) -> str:
-    """Seal a wallet's phrase for its owner, whose recorded request has waited long enough. Raises: Refused."""
-    now = clock.now()
-    with read_only_unit() as session:
-        found = session.scalars(select(KeyTransfer).where(KeyTransfer.wallet_id == row_id)).one_or_none()
-        require(found is not None, "not_recorded")
-        assert found is not None  # noqa: S101 - for the type checker
-        try:
-            seal_of(KeyTransfer).verify(session, found)
-        except RowChanged:
-            raise Refused("row_changed") from None
-        is_open = found.valid_from <= now < found.expires_at
-        require(is_open and info == f"purser export\n{row_id}\n{found.id}", "not_as_recorded")
-    return custody.seal_phrase(row_id, recipient, info)
+def _check(sealed: str, table: str, row_id: str) -> None:
+    """Check that a wallet's key can be opened. Raises: Rejected, KeyServiceUnavailable."""
+    app_state().ports.vault.check(sealed, SecretLocation(table, "sealed", row_id))
 
 
 def _bytes(text: str) -> bytes:

@@ -30,7 +30,7 @@ from signer.intended import SERVICE_KINDS, Intended, Refused, Signable, require
 MAX_FEE_LAMPORTS = 20_000_000
 """No network fee is higher: 0.02 SOL."""
 VALID_SECONDS = 300
-"""Far longer than a blockhash is accepted. A durable nonce needs an instruction that no kind has."""
+"""Far longer than a blockhash is accepted. A durable nonce needs an instruction that no kind with a hold has."""
 _TRANSFER, _TRANSFER_CHECKED, _CLOSE, _SYNC, _REVOKE, _SET_AUTHORITY = 2, 12, 9, 17, 5, 6
 _CREATE_IDEMPOTENT = 1
 

@@ -96,7 +96,7 @@ def audit() -> list[str]:
 
 
 def _unrecorded_signatures() -> list[str]:
-    """Return what the signer process signed and nobody recorded, outside of any unit: it is another process."""
+    """Return what the signer process signed and nobody recorded; it is asked outside of units."""
     try:
         return intents.find_unrecorded(clock.now() - _SIGNATURES)
     except KeyServiceUnavailable:

@@ -1,6 +1,6 @@
 """Custody in this process: secrets sealed with AES-256-GCM under keys from the settings.
 
-Wallets' keys may be sealed under data keys instead, one of each wallet, which a KMS or an HSM encrypts.
+Wallets' keys may be sealed under data keys instead, one for each wallet, which a KMS or an HSM encrypts.
 
 No repr, log, exception or pickle of anything here contains a secret. A wallet's keys are derived from one BIP-39
 entropy as MetaMask and Phantom do: BIP-32 over secp256k1 for EVM chains, SLIP-0010 over Ed25519 for Solana.
@@ -175,6 +175,9 @@ class LocalVault(_NonCopyable):
             return data_key
 
         return _decrypt(self._data_keys.get((sealed, place), decrypt, ttl_seconds=300), text, place)
+
+    def check(self, sealed: str, location: SecretLocation) -> None:
+        self.open(sealed, location)
 
     def move(self, sealed: str, location: SecretLocation, to: SecretLocation) -> str:
         if sealed.partition(".")[0] in self._services:

@@ -1,7 +1,7 @@
 """Messages for the holder of one key: HPKE (RFC 9180), base mode, P-256, HKDF-SHA256, AES-256-GCM.
 
-Of the curves of WebCrypto, browsers have had P-256 for ten years and X25519 since 2025; P-256 has no points of small
-order. `static/wallet-keys.js` does the same. Texts are base64url; no message or key is part of an exception.
+Browsers have had P-256 in WebCrypto for ten years, and X25519 only since 2025; P-256 has no points of small order.
+`static/wallet-keys.js` does the same. Texts are base64url; no exception contains a message or a key.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""Wallets' keys that their owner takes out of the service, or brings in.
+"""Wallets' keys that their owner takes out of the service, or imports.
 
 A phrase is never in clear outside of this process: it is sealed for a key that the owner's browser made, or by that
 browser for a key that is made for one import and deleted with it.
@@ -24,6 +24,7 @@ from app.events.outbox import EventType
 from app.identity import owner_keys
 from app.identity import service as identity
 from app.identity.owner_keys import OwnerKeyView
+from app.ports.errors import Rejected
 from app.state import app_state
 from app.wallets.core import custody, wallets
 from app.wallets.core.models import KeyTransfer, Wallet
@@ -42,7 +43,7 @@ def list_open(session: Session, owner: OwnerKeyView, *are_meant: ColumnElement[b
 
 
 def request_export(actor: Actor, owner: OwnerKeyView, wallet_id: str) -> None:
-    """Begin the waiting time, unless it has begun. Raises: NotFound, WalletFrozen."""
+    """Begin the waiting time, unless it has begun. Raises: NotFound, WalletFrozen, KeyServiceUnavailable."""
     with unit_of_work() as session:
         _lock(session, owner, exports=wallet_id)
         is_of_wallet = KeyTransfer.wallet_id == wallet_id
@@ -51,7 +52,10 @@ def request_export(actor: Actor, owner: OwnerKeyView, wallet_id: str) -> None:
             session.execute(delete(KeyTransfer).where(is_of_wallet))
             start = clock.now() + timedelta(seconds=app_state().settings.wallet_export_wait_seconds)
             times = {"valid_from": start, "expires_at": start + _TAKEABLE_FOR}
-            _add(session, owner, wallet_id=wallet_id, **times)
+            request_id, signer = identifiers.new_id(), app_state().ports.signer
+            _add(session, owner, id=request_id, wallet_id=wallet_id, **times)
+            if signer is not None:
+                signer.announce_export(wallet_id, request_id)
             _announce(session, actor, EventType.WALLET_EXPORT_REQUESTED, owner, wallet_id, **times)
 
 
@@ -68,7 +72,7 @@ def cancel_export(actor: Actor, owner: OwnerKeyView, wallet_id: str) -> None:
 def take(actor: Actor, owner: OwnerKeyView, wallet_id: str, public_key: str) -> tuple[str, KeyTransfer]:
     """Mark a wallet as exported; return its sealed phrase, and the request.
 
-    Raises: InvalidInput, NotFound, WalletFrozen.
+    Raises: InvalidInput, NotFound, WalletFrozen, KeyServiceUnavailable.
     """
     try:
         hpke.point(public_key)
@@ -83,7 +87,10 @@ def take(actor: Actor, owner: OwnerKeyView, wallet_id: str, public_key: str) -> 
         update_rows(session, Wallet, Wallet.id == wallet_id, exported_at=func.coalesce(Wallet.exported_at, now))
         _announce(session, actor, EventType.WALLET_EXPORTED, owner, wallet_id)
     info = f"purser export\n{wallet_id}\n{found[0].id}"
-    return custody.seal_phrase(wallet_id, public_key, info), found[0]
+    try:
+        return custody.seal_phrase(wallet_id, public_key, info), found[0]
+    except Rejected:
+        raise NotFound("The signer process does not know this request: cancel it, and ask again.") from None
 
 
 def begin_import(owner: OwnerKeyView) -> tuple[str, str]:
@@ -124,7 +131,7 @@ def finish_import(actor: Actor, owner: OwnerKeyView, import_id: str, sealed: str
 
 
 def _lock(session: Session, owner: OwnerKeyView, *, exports: str | None = None) -> None:
-    """Lock the agent of an owner; nobody owns one with the operator's wallets. Raises: as those that call it say."""
+    """Lock the agent of an owner; the agent of the operator's wallets has none. Raises: NotFound, WalletFrozen."""
     if owner_keys.lock_owner(session, owner.agent_id).id != owner.id:
         raise NotFound("This owner key was replaced.")
     if exports is not None:
@@ -138,7 +145,7 @@ def _lock(session: Session, owner: OwnerKeyView, *, exports: str | None = None) 
 
 
 def _add(session: Session, owner: OwnerKeyView, **values: Any) -> None:
-    session.add(KeyTransfer(**{"id": identifiers.new_id(), "owner_key_id": owner.id, **values}))
+    session.add(KeyTransfer(owner_key_id=owner.id, **values))
     session.flush()
 
 

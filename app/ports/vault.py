@@ -68,7 +68,10 @@ class Vault(Protocol):
         """Return `<key id>.[<encrypted data key>.]<base64url>`: AES-256-GCM with the location as associated data."""
 
     def open(self, sealed: str, location: SecretLocation) -> bytes:
-        """Return the secret. Raises: Rejected when key, location or ciphertext do not match; KeyServiceUnavailable."""
+        """Return the secret. Raises: Rejected if it does not match or only a signer opens it; KeyServiceUnavailable."""
+
+    def check(self, sealed: str, location: SecretLocation) -> None:
+        """Check that this process or the signer process can open a secret. Raises: Rejected, KeyServiceUnavailable."""
 
     def move(self, sealed: str, location: SecretLocation, to: SecretLocation) -> str:
         """Seal a secret for another table's row with the same id, without the network. Raises: Rejected."""
@@ -99,13 +102,16 @@ class Vault(Protocol):
 
 
 class SignerProcess(Protocol):
-    """A process that alone opens wallets' keys, and signs only what was recorded. All raise: KeyServiceUnavailable."""
+    """The only process that opens wallets' keys; it signs only what was recorded. All raise: KeyServiceUnavailable."""
 
     def assert_reachable(self) -> None:
-        """Check that it is there, before something is held for what it is to sign."""
+        """Check that it responds, before anything is held for what it is asked to sign."""
 
     def withdraw(self, intents: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
-        """Have nothing more signed for intents; return how those end that were: their `nonce` and `valid_until`."""
+        """End intents, for which nothing more is signed; return `nonce` and `valid_until` of those that were signed."""
+
+    def announce_export(self, wallet_id: str, request_id: str) -> None:
+        """Begin the time that an owner waits for the keys of a wallet."""
 
     def signed_since(self, since: datetime) -> Mapping[str, str]:
         """Return the intents that were signed, with the ids of their wallets."""

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.chains import USDC, ChainName, native
-from app.core.identifiers import new_id
+from app.core.identifiers import new_id, require
 from app.core.money import TokenAmount, nanos_from_usd, parse_amount
 from app.core.movement_kinds import MovementKind
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
@@ -103,10 +103,7 @@ def plan_submission(chain: ChainName, sender: str, recipient: str | None, units:
 
 def value_nanos(cost: TokenAmount) -> int:
     """Return the dollar value of a cost in a native token. Raises: Rejected("gas_price_unknown")."""
-    found = network_fees.usd_value_nanos(cost)
-    if found is None:
-        raise Rejected("gas_price_unknown")
-    return found
+    return require(network_fees.usd_value_nanos(cost), Rejected("gas_price_unknown"))
 
 
 def price_units(cost_nanos: int) -> int:
@@ -125,9 +122,7 @@ def assert_fee_below(fee_units: int, amount: TokenAmount) -> None:
 def number_today(session: Session, agent_id: str, *, counts: bool) -> int:
     """Return the number of an agent's next submission today, and with `counts` count it. Raises: Rejected."""
     number = _number_today(session, agent_id, app_state().settings.sponsored_per_day, counts=counts)
-    if number is None:
-        raise Rejected("sponsored_limit")
-    return number
+    return require(number, Rejected("sponsored_limit"))
 
 
 def is_free(session: Session, plan: SubmissionPlan, agent_id: str, *, counts: bool) -> bool:

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import time_machine
 from eth_account import Account
 from eth_utils.address import to_checksum_address
 from sqlalchemy import select, update
@@ -15,18 +16,20 @@ from app.adapters.evm.contracts.calls import Function
 from app.adapters.evm.contracts.deployments import PERMIT2
 from app.adapters.evm.signatures import SigningDomain
 from app.adapters.evm.x402 import payments
+from app.audit_log import actors
 from app.core import clock, hpke
 from app.core.chains import ETH, ChainName
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.extensions import db
+from app.identity import owner_keys
 from app.identity.models import OwnerKey
+from app.owner import wallet_keys
 from app.payments import treasury
 from app.payments.treasury import WalletRole
 from app.ports.errors import Rejected
 from app.spending import holds
-from app.wallets.core import custody
 from app.wallets.core.models import KeyTransfer, SigningIntent
 from tests.signer.conftest import BASE, Attacker
 from tests.support.agents import register
@@ -36,6 +39,7 @@ from tests.support.owners import person
 OTHER = "0x00000000000000000000000000000000BADC0DE0"
 _APPROVE = Function("fiat_token", "approve").encode(OTHER, 2**255)
 _SOON = 2**31
+WAIT = timedelta(days=3)
 
 
 def test_a_recorded_transfer_is_signed_and_the_same_bytes_get_the_same_signature(attacker: Attacker) -> None:
@@ -245,7 +249,9 @@ def test_another_chain_than_the_recorded_one_is_refused(attacker: Attacker) -> N
     assert attacker.refusal(attacker.fields()) == "not_recorded"
 
 
-@pytest.mark.parametrize("lacking", ["a request", "the waiting time", "the request's own id"])
+@pytest.mark.parametrize(
+    "lacking", ["a request", "the waiting time", "the request's own id", "an announcement", "an early announcement"]
+)
 def test_no_phrase_is_sealed_that_no_owner_has_asked_for(attacker: Attacker, lacking: str) -> None:
     made = attacker.app.test_client().post("/v1/agents/register", json={}).get_json()
     person(attacker.app).claim(made)
@@ -260,25 +266,25 @@ def test_no_phrase_is_sealed_that_no_owner_has_asked_for(attacker: Attacker, lac
     if lacking != "a request":
         with unit_of_work() as session:
             session.add(transfer)
+    if lacking != "an announcement":
+        with time_machine.travel(clock.now() - (WAIT / 2 if lacking == "an early announcement" else WAIT)):
+            attacker.signer.client.announce_export(wallet_id, transfer.id)
     named = new_id() if lacking == "the request's own id" else transfer.id
     _private, public = hpke.new_key()
     info = f"purser export\n{wallet_id}\n{named}"
-    with pytest.raises(Rejected, match=r"^not_recorded$|^not_as_recorded$"):
+    with pytest.raises(Rejected, match=r"^not_recorded$|^not_as_recorded$|^not_announced$"):
         attacker.signer.client.ask("export", row_id=wallet_id, recipient=public, info=info)
 
 
 def test_an_owner_gets_the_phrase_that_only_the_signer_can_open(attacker: Attacker) -> None:
     made = attacker.app.test_client().post("/v1/agents/register", json={}).get_json()
     person(attacker.app).claim(made)
-    wallet_id, (private, public) = made["wallet"]["id"], hpke.new_key()
+    wallet_id, (private, public), actor = made["wallet"]["id"], hpke.new_key(), actors.shell_actor()
     with unit_of_work() as session:
-        owner_key_id = session.scalars(select(OwnerKey.id)).one()
-        transfer = KeyTransfer(
-            id=new_id(), owner_key_id=owner_key_id, wallet_id=wallet_id, valid_from=clock.now() - timedelta(hours=1),
-            expires_at=clock.now() + timedelta(days=1),
-        )  # fmt: skip
-        session.add(transfer)
-    info = f"purser export\n{wallet_id}\n{transfer.id}"
-    words = hpke.unseal(custody.seal_phrase(wallet_id, public, info), private, info).decode()
+        owner = owner_keys.lock_owner(session, session.scalars(select(OwnerKey.agent_id)).one())
+    wallet_keys.request_export(actor, owner, wallet_id)
+    with time_machine.travel(clock.now() + WAIT + timedelta(seconds=1)):
+        sealed, taken = wallet_keys.take(actor, owner, wallet_id, public)
+    words = hpke.unseal(sealed, private, f"purser export\n{wallet_id}\n{taken.id}").decode()
     Account.enable_unaudited_hdwallet_features()
     assert Account.from_mnemonic(words).address == made["wallet"]["addresses"]["base"]

@@ -13,22 +13,29 @@ from typing import Any
 
 import pytest
 import time_machine
-from sqlalchemy import delete, select
+from sqlalchemy import delete, select, update
 
 from app.adapters.evm.chain import EvmChain
 from app.core import clock
-from app.core.chains import ChainName
-from app.db.unit_of_work import read_only_unit
+from app.core.chains import USDC, ChainName
+from app.core.identifiers import new_id
+from app.core.money import TokenAmount
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.errors import KeyServiceUnavailable
+from app.platform import row_seals
+from app.ports.errors import Rejected
 from app.spending.holds import SpendingHoldState
 from app.spending.models import SpendingHold
-from app.state import Application
+from app.state import Application, app_state
 from app.wallets.core import intents
-from app.wallets.core.models import SigningIntent
+from app.wallets.core.intents import Intent
+from app.wallets.core.models import SigningIntent, Transaction, WalletKey
 from sandbox.evm import EvmNode
 from signer.server import SignerServer
+from tests.api.test_wallet_key_services import forget
 from tests.signer.conftest import Attacker
 from tests.support.agents import Agent, register
-from tests.support.chains import fund
+from tests.support.chains import RECIPIENT, fund
 from tests.support.drivers import fresh_address
 from tests.support.signers import SignerThread, signer_of
 from workers import confirmations, sweeps
@@ -192,8 +199,18 @@ def test_a_signer_that_dies_in_between_pays_nothing_twice_and_holds_nothing_for_
     assert held() == ([] if dies == "before" else [2 * 10**9]), "what was signed may land until its nonce is used"
     assert len(unrecorded()) == (dies == "after")
     _finalize(paying)
+    if dies == "after":
+        _set_error(agent, "slot_taken")
+        settle()
+        assert held() == [2 * 10**9], "what has used the nonce may be what was signed before"
+        _set_error(agent, None)
     settle()
     assert (held(), agent.spent_this_month()) == ([], 2)
+
+
+def _set_error(agent: Agent, error: str | None) -> None:
+    with unit_of_work() as session:
+        session.execute(update(Transaction).where(Transaction.wallet_id == agent.wallet_id).values(error=error))
 
 
 def _finalize(paying: Paying) -> None:
@@ -228,3 +245,47 @@ def test_the_audit_reports_a_signature_without_a_movement(attacker: Attacker) ->
     attacker.ask(attacker.fields())
     settle()
     assert any("no movement was recorded" in violation for violation in sweeps.audit())
+
+
+def test_keys_rotate_with_the_settings_of_the_service_leaves_wallets_keys_as_they_are(attacker: Attacker) -> None:
+    with read_only_unit() as session:
+        before = session.scalars(select(WalletKey.sealed)).all()
+    result = attacker.app.test_cli_runner().invoke(args=["keys", "rotate"])
+    assert (result.exit_code, "settings of the signer process" in result.output) == (1, True)
+    vault = app_state().ports.vault
+    with pytest.raises(Rejected, match="keys_are_in_signer"):
+        row_seals.reseal_all(vault, batch=10)
+    with read_only_unit() as session:
+        assert session.scalars(select(WalletKey.sealed)).all() == before
+    attacker.record()
+    assert attacker.signed_by(attacker.fields()) == attacker.agent.address
+
+
+def test_a_unit_that_fails_after_any_signature_leaves_the_nonce_to_the_next(attacker: Attacker) -> None:
+    own, nothing = attacker.agent, TokenAmount(0, USDC)
+    submission = Intent(new_id(), own.wallet_id, ChainName.BASE, "transfer", RECIPIENT, nothing)
+    sent = attacker.fields(data=b"") | {"to": bytes.fromhex(own.address[2:])}
+    with pytest.raises(RuntimeError), intents.recorded(submission):
+        raise RuntimeError(attacker.ask(sent, ids=[submission.id]))
+    attacker.record()
+    assert attacker.signed_by(attacker.fields()) == own.address
+
+
+@pytest.mark.chain
+def test_while_the_signer_s_own_key_service_is_away_nothing_is_signed_or_held(paying: Paying) -> None:
+    agent, key = paying.agent, paying.signer.folder / "wallet.key"
+    hidden, vault = key.rename(key.with_suffix(".away")), paying.signer.app.state.ports.vault
+    forget(vault)
+    answer = agent.move("2", "USDC", Idempotency_Key="order-1")
+    assert (answer.status_code, answer.get_json()["code"]) == (503, "KEY_SERVICE_UNAVAILABLE")
+    assert (held(), open_intents(), unrecorded(), agent.history()) == ([], 0, [], [])
+    hidden.rename(key)
+    forget(vault)
+    assert agent.move("2", "USDC", Idempotency_Key="order-1").get_json()["status"] == "confirmed"
+
+
+def test_a_line_that_is_too_long_ends_its_connection(attacker: Attacker) -> None:
+    client = attacker.signer.client
+    with pytest.raises(KeyServiceUnavailable):
+        client.ask("ping", filler="x" * 2**17)
+    assert client.ask("signed", since=0) == {}

@@ -22,10 +22,9 @@ def write_off(actor: Actor, transaction_id: str, *, accept_partial_refund: bool)
 
     Raises: NotFound; TransactionInProgress while it may arrive or be refunded, or if that is unknown.
     """
-    bridge_id = identifiers.require_id(transaction_id, NotFound("No bridge has this id."))
-    state = bridge_states.read(bridge_id)
-    if state is None:
-        raise NotFound("No bridge has this id.")
+    missing = NotFound("No bridge has this id.")
+    bridge_id = identifiers.require_id(transaction_id, missing)
+    state = identifiers.require(bridge_states.read(bridge_id), missing)
     refund = _assert_unrecoverable(app_state().ports, state, accept_partial_refund=accept_partial_refund)
     with unit_of_work() as session:
         bridge = bridge_steps.lock(session, state)

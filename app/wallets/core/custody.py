@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from app.authenticated import seal_of
 from app.core import clock
 from app.core.chains import Family, tokens
-from app.core.identifiers import new_id
+from app.core.identifiers import new_id, require
 from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedRead
 from app.db.tables import count, delete_rows, insert_into, table_of, update_rows
@@ -67,9 +67,7 @@ def seal_phrase(wallet_id: str, recipient: str, info: str) -> str:
 
 def _sealed_key(wallet_id: str) -> Any:
     with read_only_unit() as session:
-        row = _SEALED.one_or_none(session, {"of_wallet": wallet_id})
-        if row is None:
-            raise NotFound
+        row = require(_SEALED.one_or_none(session, {"of_wallet": wallet_id}), NotFound())
         _SEAL.verify(session, row)
     return row
 
@@ -106,7 +104,7 @@ def count_undecryptable(vault: Vault, sample: int) -> int:
     failed = 0
     for wallet_id, sealed in rows:
         try:
-            vault.open(sealed, key_location(wallet_id))
+            vault.check(sealed, key_location(wallet_id))
         except Rejected:
             failed += 1
     return failed
@@ -166,9 +164,8 @@ def due_for_purge(session: Session, now: datetime, *, limit: int) -> Sequence[Re
 def export_retired(wallet_id: str) -> tuple[RetiredKey, str]:
     """Return a retired key and its recovery phrase; show that only to the operator. Raises: NotFound."""
     with read_only_unit() as session:
-        retired = session.get(RetiredKey, wallet_id)
-    if retired is None:
-        raise NotFound("No retired key of this wallet exists: the wallet was never deleted, or its key was purged.")
+        missing = "No retired key of this wallet exists: the wallet was never deleted, or its key was purged."
+        retired = require(session.get(RetiredKey, wallet_id), NotFound(missing))
     return retired, app_state().ports.vault.recovery_phrase(retired.sealed, _retired_key_location(wallet_id))
 
 

@@ -25,6 +25,7 @@ from app.ports.vault import INTENTS
 from app.spending import holds as spending_holds
 from app.spending.policy import SpendingRequest
 from app.state import app_state
+from app.wallets.core.lifecycle import StatusReason
 from app.wallets.core.models import SigningIntent, Transaction, Wallet
 
 _log = structlog.get_logger(__name__)
@@ -75,7 +76,7 @@ def recorded(*intents: Intent) -> Iterator[None]:
         raise  # a worker decides, once it is certain whether the movement was recorded
     except Exception:
         try:
-            _withdraw([each.id for each in intents if each.request is not None])
+            _withdraw(ids)
         except KeyServiceUnavailable:
             _log.warning("intents_left_to_workers", intents=ids)
         raise
@@ -91,11 +92,12 @@ def settle_abandoned(now: datetime) -> None:
         is_abandoned = SigningIntent.created_at < now - _ABANDONED, SigningIntent.closed_at.is_(None), ~_IS_RECORDED
         abandoned = session.scalars(select(SigningIntent.id).where(*is_abandoned).limit(_BATCH)).all()
     _withdraw(abandoned)
-    # Authorizations expire. Another transaction, which is final, has the nonce. After two months, no limit counts it.
+    # Authorizations expire. Another transaction, which is final, has used the nonce; one that lost its nonce to unknown
+    # bytes may have lost it to these. After two months, no limit counts it.
     has_nonce = exists().where(
         Wallet.id == SigningIntent.wallet_id, Transaction.chain == SigningIntent.chain,
         Transaction.from_address == Wallet.evm_address, Transaction.nonce == SigningIntent.nonce,
-        Transaction.next_check_at.is_(None),
+        Transaction.next_check_at.is_(None), Transaction.error.is_distinct_from(StatusReason.SLOT_TAKEN.value),
     )  # fmt: skip
     is_void = or_(SigningIntent.valid_until < now, SigningIntent.created_at < now - _COUNTED, has_nonce)
     with unit_of_work() as session:
@@ -106,8 +108,9 @@ def settle_abandoned(now: datetime) -> None:
 
 def find_unrecorded(since: datetime) -> list[str]:
     """Return one sentence for each signature that has no movement, for the audit. Raises: KeyServiceUnavailable."""
-    signer = app_state().ports.signer
-    signed = {} if signer is None else signer.signed_since(since)
+    if (signer := app_state().ports.signer) is None:
+        return []
+    signed = signer.signed_since(since)
     with read_only_unit() as session:
         wallets = session.scalars(select(Wallet.id).where(in_list(session, Wallet.id, list({*signed.values()})))).all()
         recorded = select(Transaction.id).where(in_list(session, Transaction.id, list(signed)))
@@ -139,7 +142,7 @@ def _withdraw(ids: Sequence[str]) -> None:
 
 
 def _end(session: Session, *conditions: ColumnElement[bool]) -> None:
-    """Delete intents that nothing can carry out any more, and release the holds that no other intent has."""
+    """Delete intents that nothing can carry out any more, and release the holds that no other intent shares."""
     rows = session.scalars(select(SigningIntent).where(*conditions).order_by(SigningIntent.wallet_id)).all()
     for row in rows:
         others = exists().where(SigningIntent.hold_id == row.hold_id, SigningIntent.id != row.id)

@@ -12,6 +12,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.core.chains import ChainName
+from app.core.identifiers import require
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound
 from app.idempotency.service import Claim
@@ -77,14 +78,10 @@ def record_submitted(
 def stored(transaction_id: str) -> SignedPart:
     """Return the bytes that were signed for a movement. Raises: NotFound."""
     with read_only_unit() as session:
-        row = session.execute(
-            select(SignedAttempt.tx_hash, SignedAttempt.raw, SignedAttempt.terms).where(
-                SignedAttempt.transaction_id == transaction_id,
-                SignedAttempt.purpose == AttemptPurpose.AUTHORIZATION.value,
-            )
-        ).one_or_none()
-    if row is None:
-        raise NotFound
+        parts = select(SignedAttempt.tx_hash, SignedAttempt.raw, SignedAttempt.terms).filter_by(
+            transaction_id=transaction_id, purpose=AttemptPurpose.AUTHORIZATION.value
+        )
+        row = require(session.execute(parts).one_or_none(), NotFound())
     return SignedPart(row.tx_hash, row.terms, row.raw)
 
 
