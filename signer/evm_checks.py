@@ -1,5 +1,6 @@
 """Checks of what is signed for EVM chains: transactions by their fields, EIP-712 messages by struct and values."""
 
+import functools
 import hashlib
 import json
 import time
@@ -58,7 +59,7 @@ def check_transaction(fields: Mapping[str, Any], candidates: Sequence[Intended],
     require(fields["gas"] * fields["maxFeePerGas"] <= MAX_FEE_WEI, "network_fee_too_high")
     to, data = _bytes(fields["to"]), _bytes(fields["data"])
     require(len(to) == 20, "malformed")  # noqa: PLR2004 - an address; never a new contract
-    target = CallTarget(to_checksum_address(to), fields["value"], data)
+    target = CallTarget(_address(to), fields["value"], data)
     chain_id, nonce, gas, max_fee, tip, value = numbers
     digest = keccak(b"\x02" + rlp.encode([chain_id, nonce, tip, max_fee, gas, to, value, data, []]))
     found: list[Signable] = []
@@ -234,6 +235,11 @@ _STRUCTS = {
     payments.PERMIT2_TRANSFER_STRUCT: _permit2_transfer,
     payments.PERMIT_STRUCT: _permit,
 }
+
+
+@functools.lru_cache(4096)
+def _address(raw: bytes) -> str:
+    return str(to_checksum_address(raw))
 
 
 def _bytes(text: str) -> bytes:

@@ -282,7 +282,7 @@ def _movement(wallet: WalletView, order: FetchOrder, offer: PaymentOffer) -> Mov
 
 def _record(wallet: WalletView, request: SellerRequest, chosen: _PreparedPayment, *, claim: Claim) -> ServicePurchase:
     """Hold, sign and store in one unit. Raises: what `_choose` raises."""
-    signer, payment_id = custody.signer_of(wallet.id), new_id()
+    signer, payment_id = custody.signer_of(wallet.id, wallet.addresses), new_id()
     offer = chosen.offer
     payment_signer = app_state().ports.payment_signers[offer.chain]
 

@@ -7,15 +7,14 @@ are SQLAlchemy's, so that the rows are the same.
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import Any, Protocol
 
 from sqlalchemy import ClauseElement, Select, bindparam, insert
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import DBAPIError, MultipleResultsFound, NoResultFound
 from sqlalchemy.orm import InstrumentedAttribute, Session
-from sqlalchemy.pool import PoolProxiedConnection
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.schema import ScalarElementColumnDefault
 
@@ -26,6 +25,16 @@ from app.db.unit_of_work import ReadOnlySession, UnitError, driver_connection, i
 from app.extensions import Base
 
 _Conversion = Callable[[Any], Any] | None
+
+
+class DriverConnection(Protocol):
+    """A driver's connection with what is kept for it: one of the pool's, or a `KeptConnection`."""
+
+    @property
+    def driver_connection(self) -> Any: ...
+
+    @property
+    def info(self) -> MutableMapping[Any, Any]: ...
 
 
 class PreparedStatement:
@@ -107,12 +116,17 @@ class PreparedRead(PreparedStatement):
             raise UnitError("the session was used outside a unit of work")
         engine = session.bind
         compiled = self._in(engine.dialect)
-        converted = compiled.convert(parameters)
         try:
             with driver_connection(engine) as connection:
-                rows, _ = compiled.execute(connection, converted, in_transaction=False)
+                rows = self.on(connection, engine.dialect, parameters)
         except engine.dialect.loaded_dbapi.Error as error:
             raise compiled.error(error, is_lost=True) from error
+        return rows
+
+    def on(self, pooled: DriverConnection, dialect: Dialect, parameters: Mapping[str, Any]) -> Sequence[Any]:
+        """Return the rows as they are read on a connection without a transaction. Raises: the driver's errors."""
+        compiled = self._in(dialect)
+        rows, _ = compiled.execute(pooled, compiled.convert(parameters), in_transaction=False)
         return rows
 
     def _in(self, dialect: Dialect) -> _CompiledStatement:
@@ -214,10 +228,10 @@ class _CompiledStatement:
         return [values[name] if convert is None else convert(values[name]) for name, convert in self._conversions]
 
     def execute(
-        self, pooled: PoolProxiedConnection, converted: Sequence[Any], *, in_transaction: bool
+        self, pooled: DriverConnection, converted: Sequence[Any], *, in_transaction: bool
     ) -> tuple[Sequence[Any], int]:
         """Return the rows, if the statement has any, and their number, or that of the rows that it matched."""
-        driver: Any = pooled.driver_connection
+        driver = pooled.driver_connection
         rows: Sequence[Any]
         types: Sequence[Any]
         if self._dialect.name == "postgresql":

@@ -90,7 +90,7 @@ def _open_recipient_account(chain: ChainName, state: AppState) -> None:
     if draft is None:
         return
     served = state.ports.chains[chain]
-    signer = custody.signer_of(wallet.id)
+    signer = custody.signer_of(wallet.id, wallet.addresses)
     intent = relayed.intent_of(chain, wallet, draft, settlement.ACCOUNT_OPENING_KIND)
     with intents.recorded(intent), unit_of_work() as session:
         recorded, signed = relayed.record_submission(session, served, wallet, draft, signer, intent=intent)

@@ -291,8 +291,8 @@ def _record(
     Raises: Rejected, GasPending, the 403 errors of refused limits.
     """
     payment, submission, wallet_id, payment_id = plan.payment, plan.submission, movement.wallet.id, new_id()
-    signer, submitter = custody.signer_of(wallet_id), custody.signer_of(submission.sponsor_wallet.id)
-    sellers = [custody.signer_of(each.wallet.id) for each in plan.deliveries]
+    wallets = movement.wallet, submission.sponsor_wallet, *(each.wallet for each in plan.deliveries)
+    signer, submitter, *sellers = [custody.signer_of(each.id, each.addresses) for each in wallets]
     sales = [relayed.intent_of(each.chain, each.wallet, each.draft, MovementKind.GAS_SALE) for each in plan.deliveries]
     own = submission.intent()
     with intents.recorded(payment.intent(payment_id), own, *sales), unit_of_work() as session:

@@ -124,7 +124,8 @@ def _record(
     movement: Movement, plan: SubmissionPlan, *, claim: Claim, on_recorded: RecordedCallback | None
 ) -> tuple[TransactionView, TransactionView, SignedTransaction]:
     """Count, hold, sign and store in one unit; return transfer and submission. Raises: Rejected, the 403 errors."""
-    signer, submitter = custody.signer_of(movement.wallet.id), custody.signer_of(plan.sponsor_wallet.id)
+    wallets = movement.wallet, plan.sponsor_wallet
+    signer, submitter = [custody.signer_of(each.id, each.addresses) for each in wallets]
     sponsor = app_state().ports.sponsors[movement.chain]
     transfer_id, fee_id, own = new_id(), new_id(), plan.intent()
     with intents.recorded(*_intents(movement, plan, transfer_id, fee_id), own), unit_of_work() as session:

@@ -64,7 +64,7 @@ def settle(
     wallet = treasury.wallet(WalletRole.SETTLEMENT, facilitator.name)
     draft = facilitator.draft_settlement(authorization, settler=wallet.address_on(facilitator.name))
     most_nanos = settlement_capacity.submission_nanos(facilitator.name, price.nanos, draft.fee_units)
-    signer, intent = custody.signer_of(wallet.id), relayed.intent_of(chain.name, wallet, draft, KIND)
+    signer, intent = custody.signer_of(wallet.id, wallet.addresses), relayed.intent_of(chain.name, wallet, draft, KIND)
     payment = Payment(
         id=new_id(), rail=PaymentRail.SIGNED.value, chain=facilitator.name.value, payer=authorization.payer,
         units=authorization.units, required_units=price.units, provider=price.provider,

@@ -113,7 +113,7 @@ def send(
     started_at, unpriced = clock.now(), _movement(wallet, order, value_nanos=0)
     # Checked without a price first: a frozen agent costs no call to the network.
     pipeline.assert_allowed(unpriced)
-    signer = custody.signer_of(wallet.id)
+    signer = custody.signer_of(wallet.id, wallet.addresses)
     try:
         recorded, sent = pipeline.retry_after_settling_pending(
             unpriced, lambda: _plan_first_available(wallet, order), lambda plan: _record_signed(plan, signer, claim)

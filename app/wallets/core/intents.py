@@ -63,13 +63,15 @@ def recorded(*intents: Intent) -> Iterator[None]:
         yield
         return
     signer.assert_reachable()
+    held = set()
     with unit_of_work() as session:
         for each in intents:
             if each.request is not None:
                 reference = each.hold_id or each.id
                 spending_holds.hold(session, each.wallet_id, each.request, reference=reference)
+                held.add(reference)
             _INSERT.execute(session, _row(each))
-    token = INTENTS.set(ids)
+    named, committed = INTENTS.set(ids), spending_holds.COMMITTED.set(held)
     try:
         yield
     except CommitUnknownError:
@@ -81,7 +83,8 @@ def recorded(*intents: Intent) -> Iterator[None]:
             _log.warning("intents_left_to_workers", intents=ids)
         raise
     finally:
-        INTENTS.reset(token)
+        INTENTS.reset(named)
+        spending_holds.COMMITTED.reset(committed)
 
 
 def settle_abandoned(now: datetime) -> None:

@@ -188,7 +188,7 @@ def execute(
 
     Raises: the 403 errors of refused limits; the error of the movement's type if it is known not to have happened.
     """
-    signer = custody.signer_of(movement.wallet.id)
+    signer = custody.signer_of(movement.wallet.id, movement.wallet.addresses)
     # A swap is simulated with a permit, which is signed before anything is held.
     is_early = movement.type is TransactionType.SWAP and movement.chain.family is Family.EVM
     drafted_for = [movement.intent(new_id(), is_held=False)] if is_early else []
