@@ -7,9 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import rlp  # type: ignore[import-untyped]  # ships no types
 from eth_utils.address import to_checksum_address
-from eth_utils.crypto import keccak
 from solders.pubkey import Pubkey
 
 from app.adapters.bridges import deployments as bridges
@@ -24,7 +22,8 @@ from app.adapters.evm.contracts.deployments import (
     X402_UPTO_PROXY,
     EvmDeployment,
 )
-from app.adapters.evm.send.transactions import CallTarget, target_of
+from app.adapters.evm.send import transactions
+from app.adapters.evm.send.transactions import CallTarget
 from app.adapters.evm.signatures import SigningDomain
 from app.adapters.evm.x402 import payments
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
@@ -60,8 +59,7 @@ def check_transaction(fields: Mapping[str, Any], candidates: Sequence[Intended],
     to, data = _bytes(fields["to"]), _bytes(fields["data"])
     require(len(to) == 20, "malformed")  # noqa: PLR2004 - an address; never a new contract
     target = CallTarget(_address(to), fields["value"], data)
-    chain_id, nonce, gas, max_fee, tip, value = numbers
-    digest = keccak(b"\x02" + rlp.encode([chain_id, nonce, tip, max_fee, gas, to, value, data, []]))
+    digest = transactions.digest_of({**fields, "to": to, "data": data})
     found: list[Signable] = []
     reason = "not_recorded"
     for intended in candidates:
@@ -99,7 +97,7 @@ def _check_call(intended: Intended, target: CallTarget, deployment: EvmDeploymen
     else:
         require(intended.may_pay, "hold_missing")
         meant = TransferIntent(intended.evm_address, intended.recipient, intended.amount)
-        require(target == target_of(meant, {}, usdc=deployment.usdc), "not_as_recorded")
+        require(target == transactions.target_of(meant, {}, usdc=deployment.usdc), "not_as_recorded")
 
 
 def _swap_in(intended: Intended, target: CallTarget) -> uniswap.UniswapSwap:

@@ -67,6 +67,7 @@ class SignerService:
             addresses = candidates[0].evm_address, candidates[0].solana_address
             # Before the journal: what its key service cannot open was not signed.
             signer = app_state().ports.vault.signer(sealed, custody.key_location(wallet), addresses=addresses)
+            require(signer.evm_address == addresses[0], "wrong_key")
             signable = self._recorded(candidates, content)
         except Refused as refusal:
             _log.error("signature_refused", wallet_id=wallet, intents=list(intents)[:_MAX_INTENTS], reason=str(refusal))

@@ -293,7 +293,7 @@ def _record(wallet: WalletView, request: SellerRequest, chosen: _PreparedPayment
         return SignedPart(signed.reference, signed.terms, header.encode())
 
     try:
-        with intents.recorded(chosen.movement.intent(payment_id)), unit_of_work() as session:
+        with intents.recording(chosen.movement.intent(payment_id)) as session:
             payment = authorizations.record(session, payment_id, chosen.movement, chosen.funds, sign, claim=claim)
             records.pin_payee(session, wallet.id, request.host, offer)
             return records.add(session, payment, wallet.id, request, offer)

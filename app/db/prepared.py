@@ -10,7 +10,7 @@ from collections import namedtuple
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 
-from sqlalchemy import ClauseElement, Select, bindparam, insert
+from sqlalchemy import ClauseElement, Select, bindparam, insert, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import DBAPIError, MultipleResultsFound, NoResultFound
@@ -21,7 +21,7 @@ from sqlalchemy.sql.schema import ScalarElementColumnDefault
 from app.db import libpq
 from app.db.libpq import PreparedStatements
 from app.db.tables import table_of
-from app.db.unit_of_work import ReadOnlySession, UnitError, driver_connection, is_unit_open, only_reads
+from app.db.unit_of_work import ReadOnlySession, UnitError, driver_connection, end_part, is_unit_open, only_reads
 from app.extensions import Base
 
 _Conversion = Callable[[Any], Any] | None
@@ -134,6 +134,17 @@ class PreparedRead(PreparedStatement):
         if not only_reads(compiled.sql):
             raise UnitError("a prepared read has constant SQL, and neither writes nor locks rows")
         return compiled
+
+
+_COMMIT = PreparedStatement(text("COMMIT"))
+
+
+def commit_part(session: Session) -> None:
+    """Commit what the current unit has done so far; its locks end, and it goes on with the same connection.
+
+    What follows may fail, so that the rest of the unit is rolled back. Raises: CommitUnknownError, UnitError.
+    """
+    end_part(session, lambda: _COMMIT.execute(session, {}))
 
 
 class PreparedInsert(PreparedStatement):

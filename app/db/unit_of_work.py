@@ -101,16 +101,37 @@ def unit_of_work() -> Iterator[Session]:
     with _open_unit(session) as unit:
         yield session
         session.flush()
+        _commit(session.commit)
+    _run_callbacks(unit)
+
+
+def end_part(session: Session, commit: Callable[[], object]) -> None:
+    """End a part of the current unit with a commit; see `prepared.commit_part`."""
+    unit = _current.get()
+    if unit is None:
+        raise UnitError("a part of a unit of work ends inside it")
+    session.flush()
+    _commit(commit)
+    session.expire_all()
+    unit.locked.clear()
+    unit.inserted.clear()
+    _run_callbacks(unit)
+
+
+def _commit(commit: Callable[[], object]) -> None:
+    try:
+        commit()
+    except DBAPIError as error:
+        # The server ended an idle transaction before COMMIT: nothing was done.
+        if error.connection_invalidated and getattr(error.orig, "sqlstate", None) != IDLE_IN_TRANSACTION:
+            raise CommitUnknownError from error
+        raise
+
+
+def _run_callbacks(unit: "_Unit") -> None:
+    while unit.after_commit:
         try:
-            session.commit()
-        except DBAPIError as error:
-            # The server ended an idle transaction before COMMIT: nothing was done.
-            if error.connection_invalidated and getattr(error.orig, "sqlstate", None) != IDLE_IN_TRANSACTION:
-                raise CommitUnknownError from error
-            raise
-    for callback in unit.after_commit:
-        try:
-            callback()
+            unit.after_commit.pop(0)()
         except Exception:
             # The commit stands; sweeps complete what a failed callback left.
             _log.exception("after_commit_failed")

@@ -149,7 +149,7 @@ def _submit(payment: PaymentRow, units: int, *, waits: bool) -> None:
         custody.signer_of(wallet.id, wallet.addresses),
         relayed.intent_of(name, wallet, draft, settlement.KIND),
     )
-    with intents.recorded(intent), unit_of_work() as session:
+    with intents.recording(intent) as session:
         recorded, signed = relayed.record_submission(session, chain, wallet, draft, signer, intent=intent)
         taken = {"units": units, "required_units": units, "transaction_id": recorded.id, "tx_hash": signed.tx_hash}
         # The account is locked before the payment, as in `_release`.

@@ -73,7 +73,7 @@ def settle(
         terms={**authorization.terms, "claim": authorization.claim, "risky": draft.is_risky},
     )  # fmt: skip
     try:
-        with intents.recorded(intent), unit_of_work() as session:
+        with intents.recording(intent) as session:
             # The claim comes first: of concurrent requests, all but one fail here, before they take a nonce.
             claimed_payments.claim(session, [authorization.claim, *authorization.further_claims], payment.id)
             claimed_payments.record_open(session, payment)

@@ -15,7 +15,7 @@ from app.core.chains import ChainName, native
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount, parse_amount
 from app.core.movement_kinds import MovementKind
-from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.db.unit_of_work import read_only_unit
 from app.idempotency.service import Claim
 from app.ports.bridges import BridgeOffer, BridgeProvider, BridgeRequest, BridgeStep
 from app.ports.chain import SignedTransaction
@@ -202,7 +202,7 @@ def _record_signed(
     wallet = movement.wallet
     legs = [replace(movement.intent(new_id()), chain=step.chain, kind=MovementKind.LEG, hold_id=bridge_id)
             for step in plan.steps]  # fmt: skip
-    with intents.recorded(*legs), unit_of_work() as session:
+    with intents.recording(*legs) as session:
         spending_holds.hold(session, wallet.id, movement.spending_request, reference=bridge_id)
         sent = []
         for step, leg in zip(plan.steps, legs, strict=True):

@@ -278,7 +278,7 @@ def _record_signed(
 ) -> tuple[history.TransactionView, SignedTransaction]:
     """Hold the value, allocate the nonce, sign and store: all that must be committed before the broadcast."""
     transaction_id = intent.id
-    with intents.recorded(intent), unit_of_work() as session:
+    with intents.recording(intent) as session:
         spending_holds.hold(session, movement.wallet.id, movement.spending_request, reference=transaction_id)
         assert_affordable(session, movement, draft)
         transaction = new_transaction(transaction_id, movement)
