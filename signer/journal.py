@@ -65,6 +65,7 @@ class Journal:
     def __init__(self, url: str) -> None:
         """Store `sqlite:///<path>` or a PostgreSQL URL, and create the tables if they are missing."""
         self._url, self._lock = url, threading.Lock()
+        self._connection: Any = None
         self._run: _Run | None = None
         self._is_postgresql = not url.startswith("sqlite:")
         self._serialized(lambda _run: None)
@@ -111,18 +112,24 @@ class Journal:
         """
         with self._lock:
             for tries_left in reversed(range(_TRIES)):
-                run = self._run or self._connect()
-                self._run = None  # nothing is used again of a connection that fails
                 try:
-                    result = act(run) if is_statement else self._committed(run, act)
-                except (Refused, SerializationFailure) as error:
-                    self._run = run
-                    if tries_left and isinstance(error, SerializationFailure):
-                        continue
+                    run = self._run or self._connect()
+                    return act(run) if is_statement else self._committed(run, act)
+                except SerializationFailure:
+                    if not tries_left:
+                        raise
+                except Refused:
                     raise
-                self._run = run
-                return result
+                except BaseException:
+                    self.disconnect()
+                    raise
         raise AssertionError
+
+    def disconnect(self) -> None:
+        """Close the connection; the next statement opens another one."""
+        connection, self._connection, self._run = self._connection, None, None
+        if connection is not None:
+            connection.close()
 
     def _committed(self, run: _Run, act: Callable[[_Run], _ResultT]) -> _ResultT:
         run("BEGIN" if self._is_postgresql else "BEGIN IMMEDIATE")
@@ -135,27 +142,27 @@ class Journal:
         return result
 
     def _connect(self) -> _Run:
-        if self._is_postgresql:
-            return _on_postgresql(self._url.replace("+psycopg", ""))
-        local = sqlite3.connect(
-            self._url.removeprefix("sqlite:///"), _BUSY_SECONDS, isolation_level=None, check_same_thread=False
-        )
+        self._run = self._open_postgresql() if self._is_postgresql else self._open_sqlite()
+        return self._run
+
+    def _open_postgresql(self) -> _Run:
+        url, options = self._url.replace("+psycopg", ""), "-c default_transaction_isolation=serializable"
+        self._connection = psycopg.connect(url, autocommit=True, options=options)
+        self._connection.execute(_SCHEMA.encode())
+        prepared = PreparedStatements(self._connection)
+
+        def run(statement: str, *values: object) -> Sequence[Sequence[Any]]:
+            return prepared.execute(statement.replace("?", "$"), values, in_transaction=False)[0]
+
+        return run
+
+    def _open_sqlite(self) -> _Run:
+        path = self._url.removeprefix("sqlite:///")
+        local = self._connection = sqlite3.connect(path, _BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         local.execute("PRAGMA journal_mode=WAL")
         local.execute("PRAGMA synchronous=FULL")
         local.executescript(_SCHEMA)
         return lambda statement, *values: local.execute(statement, values).fetchall()
-
-
-def _on_postgresql(url: str) -> _Run:
-    options = "-c default_transaction_isolation=serializable"
-    connection = psycopg.connect(url, autocommit=True, options=options)
-    connection.execute(_SCHEMA.encode())
-    prepared = PreparedStatements(connection)
-
-    def run(statement: str, *values: object) -> Sequence[Sequence[Any]]:
-        return prepared.execute(statement.replace("?", "$"), values, in_transaction=False)[0]
-
-    return run
 
 
 def _record(run: _Run, signable: Signable, intended: Intended, row: Sequence[Any]) -> None:
