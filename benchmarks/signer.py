@@ -141,7 +141,7 @@ def _timed(site: _Site) -> float:
         )  # fmt: skip
         before = site.spent()
         for _ in range(_PER_ROUND):
-            signer = custody.signer_of(wallet.id)
+            signer = custody.signer_of(wallet.id, wallet.addresses)
             pipeline._record_signed(  # noqa: SLF001 - the part that differs
                 movement, draft, lambda _session, drafted, key, nonce: chain.sign(drafted, key, sequence=nonce),
                 signer, movement.intent(new_id()), claim=Claim.none(),

@@ -1,14 +1,13 @@
 """Checks of what is signed for EVM chains: transactions by their fields, EIP-712 messages by struct and values."""
 
+import functools
 import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import rlp  # type: ignore[import-untyped]  # ships no types
 from eth_utils.address import to_checksum_address
-from eth_utils.crypto import keccak
 from solders.pubkey import Pubkey
 
 from app.adapters.bridges import deployments as bridges
@@ -23,7 +22,8 @@ from app.adapters.evm.contracts.deployments import (
     X402_UPTO_PROXY,
     EvmDeployment,
 )
-from app.adapters.evm.send.transactions import CallTarget, target_of
+from app.adapters.evm.send import transactions
+from app.adapters.evm.send.transactions import CallTarget
 from app.adapters.evm.signatures import SigningDomain
 from app.adapters.evm.x402 import payments
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
@@ -58,9 +58,8 @@ def check_transaction(fields: Mapping[str, Any], candidates: Sequence[Intended],
     require(fields["gas"] * fields["maxFeePerGas"] <= MAX_FEE_WEI, "network_fee_too_high")
     to, data = _bytes(fields["to"]), _bytes(fields["data"])
     require(len(to) == 20, "malformed")  # noqa: PLR2004 - an address; never a new contract
-    target = CallTarget(to_checksum_address(to), fields["value"], data)
-    chain_id, nonce, gas, max_fee, tip, value = numbers
-    digest = keccak(b"\x02" + rlp.encode([chain_id, nonce, tip, max_fee, gas, to, value, data, []]))
+    target = CallTarget(_address(to), fields["value"], data)
+    digest = transactions.digest_of({**fields, "to": to, "data": data})
     found: list[Signable] = []
     reason = "not_recorded"
     for intended in candidates:
@@ -98,7 +97,7 @@ def _check_call(intended: Intended, target: CallTarget, deployment: EvmDeploymen
     else:
         require(intended.may_pay, "hold_missing")
         meant = TransferIntent(intended.evm_address, intended.recipient, intended.amount)
-        require(target == target_of(meant, {}, usdc=deployment.usdc), "not_as_recorded")
+        require(target == transactions.target_of(meant, {}, usdc=deployment.usdc), "not_as_recorded")
 
 
 def _swap_in(intended: Intended, target: CallTarget) -> uniswap.UniswapSwap:
@@ -234,6 +233,11 @@ _STRUCTS = {
     payments.PERMIT2_TRANSFER_STRUCT: _permit2_transfer,
     payments.PERMIT_STRUCT: _permit,
 }
+
+
+@functools.lru_cache(4096)
+def _address(raw: bytes) -> str:
+    return str(to_checksum_address(raw))
 
 
 def _bytes(text: str) -> bytes:

@@ -1,20 +1,22 @@
 """The signer's own record of what it has signed and what owners asked for, which no other process can write to.
 
-A signature leaves the process only after its row is committed. Rows are never changed or deleted. Statements are the
-driver's, because each signature waits for them.
+A signature leaves the process only after its row is committed. Rows are never changed or deleted. On PostgreSQL, which
+several signers share, each transaction is serializable and repeated if it conflicts with another one's. Statements are
+the driver's, because each signature waits for them.
 """
 
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import psycopg
+from psycopg.errors import SerializationFailure
 
 from app.core.chains import ChainName
-from signer.intended import Intended, Signable, require
+from app.db.libpq import PreparedStatements
+from signer.intended import Intended, Refused, Signable, require
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS signed (
@@ -30,22 +32,31 @@ CREATE TABLE IF NOT EXISTS exports (
     request_id VARCHAR(36) PRIMARY KEY, wallet_id VARCHAR(36) NOT NULL, announced_at BIGINT NOT NULL
 )
 """
-_CLOSED = "SELECT 1 FROM closed WHERE intent_id = ?"
-_EARLIER = "SELECT digest, part, nonce, effect, valid_until FROM signed WHERE intent_id = ?"
-_OTHERS = (
-    "SELECT 1 FROM signed WHERE chain = ? AND sender = ? AND nonce = ? AND intent_id <> ?"
-    " AND NOT EXISTS (SELECT 1 FROM closed WHERE closed.intent_id = signed.intent_id) LIMIT 1"
+_IS_CLOSED = "EXISTS (SELECT 1 FROM closed WHERE intent_id = ?1)"
+_IS_NONCE_TAKEN = (
+    "EXISTS (SELECT 1 FROM signed WHERE intent_id <> ?1 AND chain = ?2 AND sender = ?3 AND nonce = ?4"
+    " AND NOT EXISTS (SELECT 1 FROM closed WHERE closed.intent_id = signed.intent_id))"
 )
-_INSERT = "INSERT INTO signed VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_CLOSE = "INSERT INTO closed VALUES (?, ?) ON CONFLICT DO NOTHING"
-_PAYING = "SELECT nonce, valid_until FROM signed WHERE intent_id = ? AND part <> 'permit' ORDER BY signed_at DESC"
-_SINCE = "SELECT intent_id, wallet_id FROM signed WHERE signed_at >= ? AND part <> 'permit'"
-_ANNOUNCE = "INSERT INTO exports VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
-_ANNOUNCED = "SELECT 1 FROM exports WHERE request_id = ? AND wallet_id = ? AND announced_at <= ?"
+_INSERT = (
+    "INSERT INTO signed (intent_id, chain, sender, nonce, digest, wallet_id, part, effect, valid_until, signed_at)"
+    " SELECT CAST(?1 AS VARCHAR(36)), CAST(?2 AS VARCHAR(20)), CAST(?3 AS VARCHAR(64)), CAST(?4 AS BIGINT),"
+    " CAST(?5 AS VARCHAR(64)), CAST(?6 AS VARCHAR(36)), CAST(?7 AS VARCHAR(16)), CAST(?8 AS VARCHAR(64)),"
+    " CAST(?9 AS BIGINT), CAST(?10 AS BIGINT)"
+)
+_IS_SIGNED = "EXISTS (SELECT 1 FROM signed WHERE intent_id = ?1)"
+_INSERT_FIRST = f"{_INSERT} WHERE NOT {_IS_CLOSED} AND NOT {_IS_SIGNED} AND NOT {_IS_NONCE_TAKEN} RETURNING 1"
+_EARLIER = "SELECT digest, part, nonce, effect, valid_until FROM signed WHERE intent_id = ?1"
+_CLOSE = "INSERT INTO closed VALUES (?1, ?2) ON CONFLICT DO NOTHING"
+_PAYING = "SELECT nonce, valid_until FROM signed WHERE intent_id = ?1 AND part <> 'permit' ORDER BY signed_at DESC"
+_SINCE = "SELECT intent_id, wallet_id FROM signed WHERE signed_at >= ?1 AND part <> 'permit'"
+_ANNOUNCE = "INSERT INTO exports VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING"
+_ANNOUNCED = "SELECT 1 FROM exports WHERE request_id = ?1 AND wallet_id = ?2 AND announced_at <= ?3"
 _PERMIT = "permit"
 _MAX_PERMITS = 8
 """A draft is simulated with a permit, and signed with another one if a swap came first; neither pays by itself."""
-_BUSY_SECONDS = 4
+_BUSY_SECONDS, _TRIES = 4, 50
+_Run = Callable[..., Sequence[Sequence[Any]]]
+_ResultT = TypeVar("_ResultT")
 
 
 class Journal:
@@ -55,85 +66,109 @@ class Journal:
         """Store `sqlite:///<path>` or a PostgreSQL URL, and create the tables if they are missing."""
         self._url, self._lock = url, threading.Lock()
         self._connection: Any = None
+        self._run: _Run | None = None
         self._is_postgresql = not url.startswith("sqlite:")
-        with self._alone():
-            pass
+        self._serialized(lambda _run: None)
 
     def record(self, signable: Signable) -> None:
         """Record a signature before it is made, unless it was recorded before. Raises: Refused."""
-        with self._alone() as run:
-            for intended in signable.intents:
-                _record(run, signable, intended)
+        rows = [_row(signable, each) for each in signable.intents]
+        # The first signature for an intent, as almost all are, is one statement, and a transaction by itself.
+        if len(rows) == 1 and self._serialized(lambda run: run(_INSERT_FIRST, *rows[0]), is_statement=True):
+            return
+
+        def record_all(run: _Run) -> None:
+            for intended, row in zip(signable.intents, rows, strict=True):
+                _record(run, signable, intended, row)
+
+        self._serialized(record_all)
 
     def close(self, intents: Sequence[str]) -> Mapping[str, tuple[int | None, int | None]]:
         """Sign nothing more for intents; return nonce and end of validity of what was signed for them."""
-        found = {}
-        with self._alone() as run:
+
+        def close_all(run: _Run) -> Mapping[str, tuple[int | None, int | None]]:
             for each in intents:
                 run(_CLOSE, each, int(time.time()))
-                rows = run(_PAYING, each)
-                if rows:
-                    found[each] = (rows[0][0], rows[0][1])
-        return found
+            rows = {each: run(_PAYING, each) for each in intents}
+            return {each: (found[0][0], found[0][1]) for each, found in rows.items() if found}
+
+        return self._serialized(close_all)
 
     def signed_since(self, since: int) -> Mapping[str, str]:
         """Return the wallet of each intent for which a payment was signed."""
-        with self._alone() as run:
-            return dict(run(_SINCE, since))
+        return self._serialized(lambda run: {row[0]: row[1] for row in run(_SINCE, since)})
 
     def announce_export(self, wallet_id: str, request_id: str) -> None:
         """Record when an owner asked for the keys of a wallet, unless it is recorded."""
-        with self._alone() as run:
-            run(_ANNOUNCE, request_id, wallet_id, int(time.time()))
+        self._serialized(lambda run: run(_ANNOUNCE, request_id, wallet_id, int(time.time())))
 
     def is_announced(self, wallet_id: str, request_id: str, *, until: int) -> bool:
-        with self._alone() as run:
-            return bool(run(_ANNOUNCED, request_id, wallet_id, until))
+        return bool(self._serialized(lambda run: run(_ANNOUNCED, request_id, wallet_id, until)))
 
-    @contextmanager
-    def _alone(self) -> Iterator[Any]:
-        """Open a transaction that excludes those of other signers; commit it, or roll back on an exception."""
+    def _serialized(self, act: Callable[[_Run], _ResultT], *, is_statement: bool = False) -> _ResultT:
+        """Run an act as if no other signer did anything meanwhile; commit it, or roll back on an exception.
+
+        An act that is one statement needs no transaction around it.
+        """
         with self._lock:
-            connection = self._connection or self._connect()
-            self._connection = None  # of one that fails, nothing is used again
-            begin = "BEGIN; LOCK TABLE signed IN EXCLUSIVE MODE" if self._is_postgresql else "BEGIN IMMEDIATE"
-            connection.execute(begin)
+            for tries_left in reversed(range(_TRIES)):
+                try:
+                    run = self._run or self._connect()
+                    return act(run) if is_statement else self._committed(run, act)
+                except SerializationFailure:
+                    if not tries_left:
+                        raise
+                except Refused:
+                    raise
+                except BaseException:
+                    self.disconnect()
+                    raise
+        raise AssertionError
 
-            def run(statement: str, *values: object) -> Any:
-                cursor = connection.execute(self._in_dialect(statement), values)
-                return cursor.fetchall() if cursor.description else []
+    def disconnect(self) -> None:
+        """Close the connection; the next statement opens another one."""
+        connection, self._connection, self._run = self._connection, None, None
+        if connection is not None:
+            connection.close()
 
-            try:
-                yield run
-            except BaseException:
-                connection.execute("ROLLBACK")
-                self._connection = connection
-                raise
-            connection.execute("COMMIT")
-            self._connection = connection
+    def _committed(self, run: _Run, act: Callable[[_Run], _ResultT]) -> _ResultT:
+        run("BEGIN" if self._is_postgresql else "BEGIN IMMEDIATE")
+        try:
+            result = act(run)
+            run("COMMIT")
+        except BaseException:
+            run("ROLLBACK")
+            raise
+        return result
 
-    def _connect(self) -> Any:
-        if self._is_postgresql:
-            made = psycopg.connect(self._url.replace("+psycopg", ""), autocommit=True, prepare_threshold=1)
-            made.execute(_SCHEMA.encode())
-            return made
-        local = sqlite3.connect(
-            self._url.removeprefix("sqlite:///"), _BUSY_SECONDS, isolation_level=None, check_same_thread=False
-        )
+    def _connect(self) -> _Run:
+        self._run = self._open_postgresql() if self._is_postgresql else self._open_sqlite()
+        return self._run
+
+    def _open_postgresql(self) -> _Run:
+        url, options = self._url.replace("+psycopg", ""), "-c default_transaction_isolation=serializable"
+        self._connection = psycopg.connect(url, autocommit=True, options=options)
+        self._connection.execute(_SCHEMA.encode())
+        prepared = PreparedStatements(self._connection)
+
+        def run(statement: str, *values: object) -> Sequence[Sequence[Any]]:
+            return prepared.execute(statement.replace("?", "$"), values, in_transaction=False)[0]
+
+        return run
+
+    def _open_sqlite(self) -> _Run:
+        path = self._url.removeprefix("sqlite:///")
+        local = self._connection = sqlite3.connect(path, _BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         local.execute("PRAGMA journal_mode=WAL")
         local.execute("PRAGMA synchronous=FULL")
         local.executescript(_SCHEMA)
-        return local
-
-    def _in_dialect(self, statement: str) -> str:
-        return statement.replace("?", "%s") if self._is_postgresql else statement
+        return lambda statement, *values: local.execute(statement, values).fetchall()
 
 
-def _record(run: Any, signable: Signable, intended: Intended) -> None:
-    require(not run(_CLOSED, intended.id), "withdrawn")
-    digest = signable.digest.hex()
+def _record(run: _Run, signable: Signable, intended: Intended, row: Sequence[Any]) -> None:
+    require(not run(f"SELECT {_IS_CLOSED}", intended.id)[0][0], "withdrawn")
     earlier = run(_EARLIER, intended.id)
-    if any(row[0] == digest for row in earlier):
+    if any(digest == signable.digest.hex() for digest, *_ in earlier):
         return
     if signable.part == _PERMIT:
         require(sum(part == _PERMIT for _, part, *_ in earlier) < _MAX_PERMITS, "signed_before")
@@ -144,12 +179,14 @@ def _record(run: Any, signable: Signable, intended: Intended) -> None:
         # The delivery of gas that the service has sold is signed again, once the first one has expired.
         is_repeat = intended.is_service and signable.chain is ChainName.SOLANA and valid_until < int(time.time())
         require(part == signable.part and (is_replacement or is_repeat), "signed_before")
-    if signable.nonce is not None:
-        others = run(_OTHERS, signable.chain.value, signable.sender, signable.nonce, intended.id)
-        require(not others, "nonce_in_use")
-    run(
-        _INSERT, intended.id, digest, intended.wallet_id, signable.part, signable.chain.value, signable.sender,
-        signable.nonce, signable.effect, signable.valid_until, int(time.time()),
+    require(not run(f"SELECT {_IS_NONCE_TAKEN}", *row[:4])[0][0], "nonce_in_use")
+    run(_INSERT, *row)
+
+
+def _row(signable: Signable, intended: Intended) -> Sequence[Any]:
+    return (
+        intended.id, signable.chain.value, signable.sender, signable.nonce, signable.digest.hex(), intended.wallet_id,
+        signable.part, signable.effect, signable.valid_until, int(time.time()),
     )  # fmt: skip
 
 

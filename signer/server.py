@@ -54,16 +54,14 @@ class SignerServer:
         _pid, uid, _gid = _CREDENTIALS.unpack(
             connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         )
-        with connection, connection.makefile("rwb") as stream:
+        with connection, connection.makefile("rwb") as stream, self._app.app_context():
             if uid not in self.uids:
                 _log.error("signer_client_refused", uid=uid)
                 return
             try:
                 # The rest of a line that is too long would be answered as another one.
                 while (line := stream.readline(_MAX_LINE)).endswith(b"\n"):
-                    with self._app.app_context():
-                        answer = self.answer(line)
-                    stream.write(json.dumps(answer).encode() + b"\n")
+                    stream.write(json.dumps(self.answer(line)).encode() + b"\n")
                     stream.flush()
             except (OSError, ValueError):
                 return

@@ -1,5 +1,6 @@
 """The acts of the signer process: making and checking wallets' keys, and signing what was recorded."""
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
@@ -11,6 +12,7 @@ from app.authenticated import RowChanged, RowSeal, seal_of
 from app.core import clock
 from app.core.chains import TOKENS_BY_SYMBOL, USDC, ChainName
 from app.core.money import TokenAmount
+from app.db.group_commit import KeptConnection
 from app.db.prepared import PreparedRead
 from app.db.tables import table_of
 from app.db.unit_of_work import read_only_unit
@@ -51,7 +53,7 @@ _QUERY = PreparedRead(
 
 class SignerService:
     def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+        self.journal, self._reads, self._lock = journal, KeptConnection(), threading.Lock()
         self.acts: Mapping[str, Callable[..., Any]] = {
             "ping": lambda: True, "sign": self.sign, "withdraw": journal.close, "signed": journal.signed_since,
             "create": _create, "import": _import, "seal": _seal, "check": _check,
@@ -61,10 +63,11 @@ class SignerService:
     def sign(self, wallet: str, intents: Sequence[str], content: Mapping[str, Any]) -> Any:
         """Return the signature of a content that carries out recorded intents of a wallet. Raises: Refused."""
         try:
-            sealed, candidates = _read(wallet, intents)
+            sealed, candidates = self._read(wallet, intents)
             addresses = candidates[0].evm_address, candidates[0].solana_address
             # Before the journal: what its key service cannot open was not signed.
             signer = app_state().ports.vault.signer(sealed, custody.key_location(wallet), addresses=addresses)
+            require(signer.evm_address == addresses[0], "wrong_key")
             signable = self._recorded(candidates, content)
         except Refused as refusal:
             _log.error("signature_refused", wallet_id=wallet, intents=list(intents)[:_MAX_INTENTS], reason=str(refusal))
@@ -87,17 +90,34 @@ class SignerService:
         refusal = Refused("not_recorded")
         for signable in found:
             try:
-                self._journal.record(signable)
+                self.journal.record(signable)
             except Refused as reason:
                 refusal = reason
                 continue
             return signable
         raise refusal
 
+    def _read(self, wallet_id: str, intents: Sequence[str]) -> tuple[str, list[Intended]]:
+        """Return a wallet's sealed key, and intents with their holds, as they are committed. Raises: Refused."""
+        require(0 < len(intents) <= _MAX_INTENTS, "not_recorded")
+        try:
+            named = [{"of_intent": str(UUID(each)), "of_wallet": str(UUID(wallet_id))} for each in intents]
+        except (ValueError, AttributeError):
+            raise Refused("not_recorded") from None
+        with self._lock:
+            rows = [row for each in named for row in self._reads.read(_QUERY, each) if row.closed_at is None]
+        for row in rows:
+            for seal in (_WALLET, _INTENT) if row.held_state is None else (_WALLET, _INTENT, _HOLD):
+                if not seal.is_authentic(row, remembers=seal is _WALLET):
+                    seal.refusal(seal.id_of(row))
+                    raise Refused("row_changed")
+        require(bool(rows), "not_recorded")
+        return rows[0].sealed, [_intended(row) for row in rows]
+
     def announce_export(self, wallet: str, request: str) -> None:
         """Begin the waiting time of an owner's request by this process's clock: rows can be forged."""
         _log.warning("export_announced", wallet_id=str(UUID(wallet)), request_id=str(UUID(request)))
-        self._journal.announce_export(wallet, request)
+        self.journal.announce_export(wallet, request)
 
     def export(self, row_id: str, recipient: str, info: str) -> str:
         """Seal a wallet's phrase for its owner, whose request was announced and has waited. Raises: Refused."""
@@ -113,30 +133,8 @@ class SignerService:
             is_open = found.valid_from <= now < found.expires_at
             require(is_open and info == f"purser export\n{row_id}\n{found.id}", "not_as_recorded")
         until = int(now.timestamp()) - app_state().settings.wallet_export_wait_seconds
-        require(self._journal.is_announced(row_id, found.id, until=until), "not_announced")
+        require(self.journal.is_announced(row_id, found.id, until=until), "not_announced")
         return custody.seal_phrase(row_id, recipient, info)
-
-
-def _read(wallet_id: str, intents: Sequence[str]) -> tuple[str, list[Intended]]:
-    """Return a wallet's sealed key, and intents with their holds, as they are committed. Raises: Refused."""
-    require(0 < len(intents) <= _MAX_INTENTS, "not_recorded")
-    rows = []
-    with read_only_unit() as session:
-        try:
-            for each in intents:
-                row = _QUERY.one_or_none(session, {"of_intent": str(UUID(each)), "of_wallet": str(UUID(wallet_id))})
-                if row is not None and row.closed_at is None:
-                    rows.append(row)
-                    _WALLET.verify(session, row)
-                    _INTENT.verify(session, row)
-                    if row.held_state is not None:
-                        _HOLD.verify(session, row)
-        except RowChanged:
-            raise Refused("row_changed") from None
-        except (ValueError, AttributeError):
-            raise Refused("not_recorded") from None
-    require(bool(rows), "not_recorded")
-    return rows[0].sealed, [_intended(row) for row in rows]
 
 
 def _intended(row: Any) -> Intended:

@@ -282,7 +282,7 @@ def _movement(wallet: WalletView, order: FetchOrder, offer: PaymentOffer) -> Mov
 
 def _record(wallet: WalletView, request: SellerRequest, chosen: _PreparedPayment, *, claim: Claim) -> ServicePurchase:
     """Hold, sign and store in one unit. Raises: what `_choose` raises."""
-    signer, payment_id = custody.signer_of(wallet.id), new_id()
+    signer, payment_id = custody.signer_of(wallet.id, wallet.addresses), new_id()
     offer = chosen.offer
     payment_signer = app_state().ports.payment_signers[offer.chain]
 
@@ -293,7 +293,7 @@ def _record(wallet: WalletView, request: SellerRequest, chosen: _PreparedPayment
         return SignedPart(signed.reference, signed.terms, header.encode())
 
     try:
-        with intents.recorded(chosen.movement.intent(payment_id)), unit_of_work() as session:
+        with intents.recording(chosen.movement.intent(payment_id)) as session:
             payment = authorizations.record(session, payment_id, chosen.movement, chosen.funds, sign, claim=claim)
             records.pin_payee(session, wallet.id, request.host, offer)
             return records.add(session, payment, wallet.id, request, offer)

@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -24,6 +24,7 @@ from sqlalchemy.engine import Engine
 
 from app.db import pool_liveness
 from app.db.libpq import PreparedStatements
+from app.db.prepared import PreparedRead
 from app.db.unit_of_work import CommitUnknownError, check_statement
 from app.extensions import db
 
@@ -138,7 +139,7 @@ class KeptConnection:
         self._engine: Engine | None = None
         self._driver: Any = None
         self._used_at = time.monotonic()
-        self._prepared: PreparedStatements | None = None
+        self.info: dict[Any, Any] = {}
         self._checked: set[str] = set()
 
     def execute(self, statement: str, types: Sequence[int], parameters: Sequence[bytes]) -> list[list[Any]]:
@@ -149,14 +150,12 @@ class KeptConnection:
         Raises: CommitUnknownError; psycopg.Error; SQLAlchemyError.
         """
         try:
-            driver = self._open()
+            driver = self.driver_connection
             if statement not in self._checked:
                 check_statement(statement)
                 self._checked.add(statement)
-            if self._prepared is None:
-                self._prepared = PreparedStatements(driver)
             try:
-                result = self._prepared.result(statement, parameters, types)
+                result = PreparedStatements.of(driver, self.info).result(statement, parameters, types)
             except Error as error:
                 if driver.pgconn.transaction_status == TransactionStatus.IDLE:
                     raise
@@ -170,11 +169,21 @@ class KeptConnection:
         columns = range(result.nfields)
         return [[result.get_value(row, column) for column in columns] for row in range(result.ntuples)]
 
+    def read(self, statement: PreparedRead, parameters: Mapping[str, Any]) -> Sequence[Any]:
+        """Return the rows of a read; after an exception the connection is closed. Raises: the driver's errors."""
+        try:
+            rows = statement.on(self, db.engine.dialect, parameters)
+        except BaseException:
+            self._close()
+            raise
+        self._used_at = time.monotonic()
+        return rows
+
     @contextmanager
     def sqlite_unit(self) -> Iterator[sqlite3.Connection]:
         """Open a transaction on SQLite; after an exception the connection is closed. Raises: sqlite3.Error."""
         try:
-            connection = self._open()
+            connection = self.driver_connection
             connection.execute("BEGIN IMMEDIATE")
             yield connection
             connection.commit()
@@ -182,7 +191,8 @@ class KeptConnection:
             self._close()
             raise
 
-    def _open(self) -> Any:
+    @property
+    def driver_connection(self) -> Any:
         if self._engine is None:
             self._engine = db.engine
             event.listen(self._engine, "engine_disposed", lambda _engine: self._close())
@@ -197,7 +207,7 @@ class KeptConnection:
             self._close()
         if self._driver is None:
             pooled = self._engine.raw_connection()
-            self._driver, self._prepared = pooled.driver_connection, None
+            self._driver = pooled.driver_connection
             pooled.detach()
             if is_postgresql:
                 self._driver.autocommit = True

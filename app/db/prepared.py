@@ -7,25 +7,34 @@ are SQLAlchemy's, so that the rows are the same.
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import Any, Protocol
 
-from sqlalchemy import ClauseElement, Select, bindparam, insert
+from sqlalchemy import ClauseElement, Select, bindparam, insert, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import DBAPIError, MultipleResultsFound, NoResultFound
 from sqlalchemy.orm import InstrumentedAttribute, Session
-from sqlalchemy.pool import PoolProxiedConnection
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.schema import ScalarElementColumnDefault
 
 from app.db import libpq
 from app.db.libpq import PreparedStatements
 from app.db.tables import table_of
-from app.db.unit_of_work import ReadOnlySession, UnitError, driver_connection, is_unit_open, only_reads
+from app.db.unit_of_work import ReadOnlySession, UnitError, driver_connection, end_part, is_unit_open, only_reads
 from app.extensions import Base
 
 _Conversion = Callable[[Any], Any] | None
+
+
+class DriverConnection(Protocol):
+    """A driver's connection with what is kept for it: one of the pool's, or a `KeptConnection`."""
+
+    @property
+    def driver_connection(self) -> Any: ...
+
+    @property
+    def info(self) -> MutableMapping[Any, Any]: ...
 
 
 class PreparedStatement:
@@ -107,12 +116,17 @@ class PreparedRead(PreparedStatement):
             raise UnitError("the session was used outside a unit of work")
         engine = session.bind
         compiled = self._in(engine.dialect)
-        converted = compiled.convert(parameters)
         try:
             with driver_connection(engine) as connection:
-                rows, _ = compiled.execute(connection, converted, in_transaction=False)
+                rows = self.on(connection, engine.dialect, parameters)
         except engine.dialect.loaded_dbapi.Error as error:
             raise compiled.error(error, is_lost=True) from error
+        return rows
+
+    def on(self, pooled: DriverConnection, dialect: Dialect, parameters: Mapping[str, Any]) -> Sequence[Any]:
+        """Return the rows as they are read on a connection without a transaction. Raises: the driver's errors."""
+        compiled = self._in(dialect)
+        rows, _ = compiled.execute(pooled, compiled.convert(parameters), in_transaction=False)
         return rows
 
     def _in(self, dialect: Dialect) -> _CompiledStatement:
@@ -120,6 +134,17 @@ class PreparedRead(PreparedStatement):
         if not only_reads(compiled.sql):
             raise UnitError("a prepared read has constant SQL, and neither writes nor locks rows")
         return compiled
+
+
+_COMMIT = PreparedStatement(text("COMMIT"))
+
+
+def commit_part(session: Session) -> None:
+    """Commit what the current unit has done so far; its locks end, and it goes on with the same connection.
+
+    What follows may fail, so that the rest of the unit is rolled back. Raises: CommitUnknownError, UnitError.
+    """
+    end_part(session, lambda: _COMMIT.execute(session, {}))
 
 
 class PreparedInsert(PreparedStatement):
@@ -214,10 +239,10 @@ class _CompiledStatement:
         return [values[name] if convert is None else convert(values[name]) for name, convert in self._conversions]
 
     def execute(
-        self, pooled: PoolProxiedConnection, converted: Sequence[Any], *, in_transaction: bool
+        self, pooled: DriverConnection, converted: Sequence[Any], *, in_transaction: bool
     ) -> tuple[Sequence[Any], int]:
         """Return the rows, if the statement has any, and their number, or that of the rows that it matched."""
-        driver: Any = pooled.driver_connection
+        driver = pooled.driver_connection
         rows: Sequence[Any]
         types: Sequence[Any]
         if self._dialect.name == "postgresql":

@@ -59,6 +59,8 @@ class _Unit:
     locked: set[LockRank] = field(default_factory=set)
     inserted: set[LockRank] = field(default_factory=set)
     after_commit: list[Callable[[], object]] = field(default_factory=list)
+    due: list[Callable[[], object]] = field(default_factory=list)
+    """Callbacks of what was committed."""
     _token: "Token[_Unit | None]" = field(init=False)
 
     def __enter__(self) -> Self:
@@ -69,6 +71,20 @@ class _Unit:
 
     def __exit__(self, *_error: object) -> None:
         _current.reset(self._token)
+
+    def end_part(self) -> None:
+        """Start again without locks after a commit."""
+        self.due += self.after_commit
+        for each in (self.after_commit, self.locked, self.inserted):
+            each.clear()
+
+    def run_callbacks(self) -> None:
+        for callback in self.due:
+            try:
+                callback()
+            except Exception:
+                # The commit stands; sweeps complete what a failed callback left.
+                _log.exception("after_commit_failed")
 
 
 _SNAPSHOT_SECONDS = 900
@@ -97,23 +113,36 @@ class ReadOnlySession(Session):
 @contextmanager
 def unit_of_work() -> Iterator[Session]:
     """Open a transaction; commit it on return, roll back on an exception. Raises: UnitError, CommitUnknownError."""
-    session = db.session()
-    with _open_unit(session) as unit:
-        yield session
-        session.flush()
-        try:
-            session.commit()
-        except DBAPIError as error:
-            # The server ended an idle transaction before COMMIT: nothing was done.
-            if error.connection_invalidated and getattr(error.orig, "sqlstate", None) != IDLE_IN_TRANSACTION:
-                raise CommitUnknownError from error
-            raise
-    for callback in unit.after_commit:
-        try:
-            callback()
-        except Exception:
-            # The commit stands; sweeps complete what a failed callback left.
-            _log.exception("after_commit_failed")
+    session, unit = db.session(), _Unit()
+    try:
+        with _open_unit(session, unit):
+            yield session
+            session.flush()
+            _commit(session.commit)
+            unit.end_part()
+    finally:
+        unit.run_callbacks()
+
+
+def end_part(session: Session, commit: Callable[[], object]) -> None:
+    """End a part of the current unit with a commit; see `prepared.commit_part`."""
+    unit = _current.get()
+    if unit is None:
+        raise UnitError("a part of a unit of work ends inside it")
+    session.flush()
+    _commit(commit)
+    session.expire_all()
+    unit.end_part()
+
+
+def _commit(commit: Callable[[], object]) -> None:
+    try:
+        commit()
+    except DBAPIError as error:
+        # The server ended an idle transaction before COMMIT: nothing was done.
+        if error.connection_invalidated and getattr(error.orig, "sqlstate", None) != IDLE_IN_TRANSACTION:
+            raise CommitUnknownError from error
+        raise
 
 
 @contextmanager
@@ -123,7 +152,7 @@ def read_only_unit() -> Iterator[Session]:
     # Under READ COMMITTED each statement has its own snapshot, so that a transaction would only add two round trips.
     # SQLite's driver opens none for reading. A write would be final immediately.
     session = ReadOnlySession(_autocommit(engine) if engine.dialect.name == "postgresql" else engine)
-    with _open_unit(session, is_read_only=True):
+    with _open_unit(session, _Unit(is_read_only=True)):
         yield session
 
 
@@ -154,8 +183,8 @@ def check_statement(statement: str) -> None:
 @contextmanager
 def snapshot() -> Iterator[Session]:
     """Open a unit for reading in which all statements see one snapshot, for audits. Raises: UnitError in a unit."""
-    session = db.session()
-    with _open_unit(session) as unit:
+    session, unit = db.session(), _Unit()
+    with _open_unit(session, unit):
         if session.get_bind().dialect.name == "postgresql":
             connection = session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
             # It reads whole tables and locks none, so that the timeout of requests does not apply.
@@ -193,11 +222,11 @@ def is_unavailable(error: Exception) -> bool:
 
 
 @contextmanager
-def _open_unit(session: Session, *, is_read_only: bool = False) -> Iterator[_Unit]:
+def _open_unit(session: Session, unit: _Unit) -> Iterator[None]:
     """Open a unit, and close its session at the end, which rolls back what was not committed."""
-    with _Unit(is_read_only=is_read_only) as unit:
+    with unit:
         try:
-            yield unit
+            yield
         finally:
             try:
                 session.close()

@@ -10,7 +10,6 @@ from app.core.chains import USDC, ChainName, native
 from app.core.money import TokenAmount
 from app.credits import accounts as credit_accounts
 from app.db.leases import once_per_period
-from app.db.unit_of_work import unit_of_work
 from app.errors import KeyServiceUnavailable
 from app.payments import claimed_payments, settlement_capacity, topups, treasury
 from app.payments.claimed_payments import PaymentStatus
@@ -90,9 +89,9 @@ def _open_recipient_account(chain: ChainName, state: AppState) -> None:
     if draft is None:
         return
     served = state.ports.chains[chain]
-    signer = custody.signer_of(wallet.id)
+    signer = custody.signer_of(wallet.id, wallet.addresses)
     intent = relayed.intent_of(chain, wallet, draft, settlement.ACCOUNT_OPENING_KIND)
-    with intents.recorded(intent), unit_of_work() as session:
+    with intents.recording(intent) as session:
         recorded, signed = relayed.record_submission(session, served, wallet, draft, signer, intent=intent)
     pipeline.broadcast_and_wait(served, recorded, signed, wait_seconds=None, account_id=wallet.agent_id)
 

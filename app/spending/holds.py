@@ -5,6 +5,7 @@ touched.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from datetime import date
 from enum import StrEnum
@@ -71,6 +72,8 @@ _FIND = PreparedRead(
     )
 )
 _INSERT = PreparedInsert(SpendingHold)
+COMMITTED: ContextVar[Collection[str]] = ContextVar("committed_holds", default=())
+"""The references of holds that an earlier unit of this request has committed."""
 
 
 def hold(
@@ -86,6 +89,9 @@ def hold(
     has to approve it; NotFound if the wallet was deleted, or has no such session; InvalidInput for a value that exceeds
     what can be counted.
     """
+    if reference in COMMITTED.get():
+        accounts.lock_account(session, wallet_id)
+        return
     approved = None if is_owner_asked else request.approved
     if approved is not None:
         # In one unit, the hold since the request becomes this one, or stays if this one is refused.

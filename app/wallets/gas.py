@@ -21,7 +21,7 @@ from app.core.money import TokenAmount, nanos_from_usd, parse_amount
 from app.core.movement_kinds import MovementKind
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
 from app.db.tables import table_of
-from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.db.unit_of_work import read_only_unit
 from app.errors import GasPending, ServiceError
 from app.idempotency.service import Claim
 from app.ports.chain import SignedTransaction, TransactionDraft, TransferIntent
@@ -291,11 +291,11 @@ def _record(
     Raises: Rejected, GasPending, the 403 errors of refused limits.
     """
     payment, submission, wallet_id, payment_id = plan.payment, plan.submission, movement.wallet.id, new_id()
-    signer, submitter = custody.signer_of(wallet_id), custody.signer_of(submission.sponsor_wallet.id)
-    sellers = [custody.signer_of(each.wallet.id) for each in plan.deliveries]
+    wallets = movement.wallet, submission.sponsor_wallet, *(each.wallet for each in plan.deliveries)
+    signer, submitter, *sellers = [custody.signer_of(each.id, each.addresses) for each in wallets]
     sales = [relayed.intent_of(each.chain, each.wallet, each.draft, MovementKind.GAS_SALE) for each in plan.deliveries]
     own = submission.intent()
-    with intents.recorded(payment.intent(payment_id), own, *sales), unit_of_work() as session:
+    with intents.recording(payment.intent(payment_id), own, *sales) as session:
         spending_holds.hold(session, wallet_id, payment.spending_request, reference=payment_id)
         # What needs the token must be within the limits, too.
         spending_holds.check(session, wallet_id, movement.spending_request)

@@ -17,7 +17,7 @@ from app.core.chains import USDC, ChainName, look_alikes
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount, parse_amount
 from app.core.movement_kinds import MovementKind
-from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.db.unit_of_work import read_only_unit
 from app.errors import ServiceError
 from app.idempotency.service import Claim
 from app.ports.chain import SignedTransaction, TransactionDraft, TransferIntent
@@ -124,10 +124,11 @@ def _record(
     movement: Movement, plan: SubmissionPlan, *, claim: Claim, on_recorded: RecordedCallback | None
 ) -> tuple[TransactionView, TransactionView, SignedTransaction]:
     """Count, hold, sign and store in one unit; return transfer and submission. Raises: Rejected, the 403 errors."""
-    signer, submitter = custody.signer_of(movement.wallet.id), custody.signer_of(plan.sponsor_wallet.id)
+    wallets = movement.wallet, plan.sponsor_wallet
+    signer, submitter = [custody.signer_of(each.id, each.addresses) for each in wallets]
     sponsor = app_state().ports.sponsors[movement.chain]
     transfer_id, fee_id, own = new_id(), new_id(), plan.intent()
-    with intents.recorded(*_intents(movement, plan, transfer_id, fee_id), own), unit_of_work() as session:
+    with intents.recording(*_intents(movement, plan, transfer_id, fee_id), own) as session:
         spending_holds.hold(session, movement.wallet.id, movement.spending_request, reference=transfer_id)
         is_free = gas.is_free(session, plan, movement.wallet.agent_id, counts=True)
         priced, fee = _with_fee(movement, plan, is_free=is_free)

@@ -49,6 +49,7 @@ class SignerThread:
 
     def end(self) -> None:
         self.stop()
+        self.server.service.journal.disconnect()
         close(self.app)
 
 

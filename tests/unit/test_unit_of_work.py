@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 
 import pytest
 from flask import Flask
-from sqlalchemy import text
+from sqlalchemy import select, text, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.db import unit_of_work as unit
 from app.db.leases import Heartbeat
+from app.db.prepared import commit_part
 from app.db.unit_of_work import UnitError, after_commit, assert_no_unit, read_only_unit, unit_of_work
 from app.extensions import db
 from tests.support.ledger import race
@@ -167,6 +169,58 @@ def test_nothing_is_called_after_a_rollback() -> None:
     assert called == []
     with pytest.raises(UnitError, match="needs an open unit"):
         after_commit(lambda: None)
+
+
+@pytest.fixture
+def each_app(each_database_url: str, build_app: Callable[..., Flask]) -> Iterator[Flask]:
+    app = build_app(each_database_url)
+    with app.app_context():
+        yield app
+
+
+def committed_names() -> list[str]:
+    with db.engine.connect() as connection:
+        return list(connection.scalars(select(Heartbeat.name).order_by(Heartbeat.name)))
+
+
+@pytest.mark.usefixtures("each_app")
+def test_a_part_stays_committed_and_is_announced_if_the_rest_fails() -> None:
+    called: list[str] = []
+
+    def announce(name: str) -> None:
+        assert_no_unit()
+        called.append(name)
+
+    def fail_after_a_part() -> None:
+        with unit_of_work() as session:
+            after_commit(lambda: announce("part"))
+            add("part")
+            commit_part(session)
+            assert committed_names() == ["part"]
+            after_commit(lambda: announce("rest"))
+            add("rest")
+            session.flush()
+            raise Boom
+
+    with pytest.raises(Boom):
+        fail_after_a_part()
+    assert (committed_names(), called) == (["part"], ["part"])
+
+
+def test_locks_of_a_committed_part_are_free(each_app: Flask) -> None:
+    with unit_of_work():
+        add("row")
+    change = update(Heartbeat).values(at=clock.now())
+
+    def change_elsewhere() -> None:
+        with each_app.app_context(), unit_of_work() as other:
+            other.execute(change)
+
+    with unit_of_work() as session:
+        session.execute(change)
+        commit_part(session)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(change_elsewhere).result(20)
 
 
 def test_units_of_different_threads_are_independent(app: Flask, sqlite_url: str) -> None:

@@ -64,7 +64,7 @@ def settle(
     wallet = treasury.wallet(WalletRole.SETTLEMENT, facilitator.name)
     draft = facilitator.draft_settlement(authorization, settler=wallet.address_on(facilitator.name))
     most_nanos = settlement_capacity.submission_nanos(facilitator.name, price.nanos, draft.fee_units)
-    signer, intent = custody.signer_of(wallet.id), relayed.intent_of(chain.name, wallet, draft, KIND)
+    signer, intent = custody.signer_of(wallet.id, wallet.addresses), relayed.intent_of(chain.name, wallet, draft, KIND)
     payment = Payment(
         id=new_id(), rail=PaymentRail.SIGNED.value, chain=facilitator.name.value, payer=authorization.payer,
         units=authorization.units, required_units=price.units, provider=price.provider,
@@ -73,7 +73,7 @@ def settle(
         terms={**authorization.terms, "claim": authorization.claim, "risky": draft.is_risky},
     )  # fmt: skip
     try:
-        with intents.recorded(intent), unit_of_work() as session:
+        with intents.recording(intent) as session:
             # The claim comes first: of concurrent requests, all but one fail here, before they take a nonce.
             claimed_payments.claim(session, [authorization.claim, *authorization.further_claims], payment.id)
             claimed_payments.record_open(session, payment)

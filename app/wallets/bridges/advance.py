@@ -164,7 +164,7 @@ def _deliver(ports: Ports, state: BridgeState, adapter: BridgePort, progress: Br
     signer = custody.signer_of(state.wallet_id)
     request, amount = crossing.request, step_.draft.intent.amount
     leg = Intent(new_id(), state.wallet_id, step_.chain, MovementKind.LEG, request.recipient, amount)
-    with intents.recorded(leg), unit_of_work() as session:
+    with intents.recording(leg) as session:
         bridge = lock(session, state)
         # Another worker may have recorded a delivery.
         if bridge is None or bridge_states.is_delivering(bridge_states.legs_of(session, state.id)):

@@ -15,7 +15,7 @@ from app.core.chains import ChainName, native
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount, parse_amount
 from app.core.movement_kinds import MovementKind
-from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.db.unit_of_work import read_only_unit
 from app.idempotency.service import Claim
 from app.ports.bridges import BridgeOffer, BridgeProvider, BridgeRequest, BridgeStep
 from app.ports.chain import SignedTransaction
@@ -113,7 +113,7 @@ def send(
     started_at, unpriced = clock.now(), _movement(wallet, order, value_nanos=0)
     # Checked without a price first: a frozen agent costs no call to the network.
     pipeline.assert_allowed(unpriced)
-    signer = custody.signer_of(wallet.id)
+    signer = custody.signer_of(wallet.id, wallet.addresses)
     try:
         recorded, sent = pipeline.retry_after_settling_pending(
             unpriced, lambda: _plan_first_available(wallet, order), lambda plan: _record_signed(plan, signer, claim)
@@ -202,7 +202,7 @@ def _record_signed(
     wallet = movement.wallet
     legs = [replace(movement.intent(new_id()), chain=step.chain, kind=MovementKind.LEG, hold_id=bridge_id)
             for step in plan.steps]  # fmt: skip
-    with intents.recorded(*legs), unit_of_work() as session:
+    with intents.recording(*legs) as session:
         spending_holds.hold(session, wallet.id, movement.spending_request, reference=bridge_id)
         sent = []
         for step, leg in zip(plan.steps, legs, strict=True):

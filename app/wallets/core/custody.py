@@ -3,7 +3,7 @@
 The key of a deleted wallet is purged only after every chain was read and holds nothing at its addresses.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from app.authenticated import seal_of
 from app.core import clock
-from app.core.chains import Family, tokens
+from app.core.chains import ChainName, Family, tokens
 from app.core.identifiers import new_id, require
 from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedRead
@@ -53,9 +53,16 @@ def import_phrase(words: str) -> NewWallet:
     return assert_network().import_phrase(key_location(new_id()), words)
 
 
-def signer_of(wallet_id: str) -> Signer:
-    """Open a wallet's key. Raises: NotFound, RowChanged, KeyServiceUnavailable, and InternalError for wrong keys."""
-    vault, row = assert_network(), _sealed_key(wallet_id)
+def signer_of(wallet_id: str, addresses: Mapping[str, str] | None = None) -> Signer:
+    """Open a wallet's key, which is not read where a signer process has it and the wallet's addresses are known.
+
+    Raises: NotFound, RowChanged, KeyServiceUnavailable, and InternalError for wrong keys.
+    """
+    vault = assert_network()
+    if addresses is not None and app_state().ports.signer is not None:
+        pair = addresses[ChainName.ETHEREUM.value], addresses[ChainName.SOLANA.value]
+        return vault.signer("", key_location(wallet_id), addresses=pair)
+    row = _sealed_key(wallet_id)
     return vault.signer(row.sealed, key_location(wallet_id), addresses=(row.evm_address, row.solana_address))
 
 

@@ -4,7 +4,7 @@ The unit that records a movement is not committed when the movement is signed, s
 Without a signer process, nothing here is used.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from app.core import clock
 from app.core.chains import ChainName
 from app.core.money import TokenAmount
-from app.db.prepared import PreparedInsert
+from app.db.prepared import PreparedInsert, commit_part
 from app.db.tables import delete_rows, in_list, update_rows
 from app.db.unit_of_work import CommitUnknownError, read_only_unit, unit_of_work
 from app.errors import KeyServiceUnavailable
@@ -54,22 +54,66 @@ class Intent:
 
 @contextmanager
 def recorded(*intents: Intent) -> Iterator[None]:
-    """Commit what the block is about to sign and record; release what was held for it if it fails.
+    """Commit what the block is about to sign, outside of a unit; release what was held for it if it fails.
+
+    Raises: as `recording`.
+    """
+    if not _are_needed(intents):
+        yield
+        return
+    with unit_of_work() as session:
+        _record(session, intents)
+    with _withdrawn_on_failure(intents):
+        yield
+
+
+@contextmanager
+def recording(*intents: Intent) -> Iterator[Session]:
+    """Open the unit that signs and records movements; where a signer process signs, their intents are committed first.
+
+    What was held for them is released if the unit fails.
 
     Raises: what `spending.holds.hold` raises; KeyServiceUnavailable before anything is held.
     """
-    signer, ids = app_state().ports.signer, [each.id for each in intents]
-    if signer is None or not ids:
-        yield
+    if not _are_needed(intents):
+        with unit_of_work() as session:
+            yield session
         return
+    with _withdrawn_on_failure(intents), unit_of_work() as session:
+        held = _record(session, intents)
+        commit_part(session)
+        committed = spending_holds.COMMITTED.set(held)
+        try:
+            yield session
+        finally:
+            spending_holds.COMMITTED.reset(committed)
+
+
+def _are_needed(intents: Sequence[Intent]) -> bool:
+    """Return whether a signer process signs; it has to respond before anything is held for it."""
+    signer = app_state().ports.signer
+    if signer is None or not intents:
+        return False
     signer.assert_reachable()
-    with unit_of_work() as session:
-        for each in intents:
-            if each.request is not None:
-                reference = each.hold_id or each.id
-                spending_holds.hold(session, each.wallet_id, each.request, reference=reference)
-            _INSERT.execute(session, _row(each))
-    token = INTENTS.set(ids)
+    return True
+
+
+def _record(session: Session, intents: Sequence[Intent]) -> Collection[str]:
+    """Record intents, and hold what they need; return the references of the holds."""
+    held = set()
+    for each in intents:
+        if each.request is not None:
+            reference = each.hold_id or each.id
+            spending_holds.hold(session, each.wallet_id, each.request, reference=reference)
+            held.add(reference)
+        _INSERT.execute(session, _row(each))
+    return held
+
+
+@contextmanager
+def _withdrawn_on_failure(intents: Sequence[Intent]) -> Iterator[None]:
+    ids = [each.id for each in intents]
+    named = INTENTS.set(ids)
     try:
         yield
     except CommitUnknownError:
@@ -81,7 +125,7 @@ def recorded(*intents: Intent) -> Iterator[None]:
             _log.warning("intents_left_to_workers", intents=ids)
         raise
     finally:
-        INTENTS.reset(token)
+        INTENTS.reset(named)
 
 
 def settle_abandoned(now: datetime) -> None:

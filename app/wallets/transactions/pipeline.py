@@ -188,7 +188,7 @@ def execute(
 
     Raises: the 403 errors of refused limits; the error of the movement's type if it is known not to have happened.
     """
-    signer = custody.signer_of(movement.wallet.id)
+    signer = custody.signer_of(movement.wallet.id, movement.wallet.addresses)
     # A swap is simulated with a permit, which is signed before anything is held.
     is_early = movement.type is TransactionType.SWAP and movement.chain.family is Family.EVM
     drafted_for = [movement.intent(new_id(), is_held=False)] if is_early else []
@@ -278,7 +278,7 @@ def _record_signed(
 ) -> tuple[history.TransactionView, SignedTransaction]:
     """Hold the value, allocate the nonce, sign and store: all that must be committed before the broadcast."""
     transaction_id = intent.id
-    with intents.recorded(intent), unit_of_work() as session:
+    with intents.recording(intent) as session:
         spending_holds.hold(session, movement.wallet.id, movement.spending_request, reference=transaction_id)
         assert_affordable(session, movement, draft)
         transaction = new_transaction(transaction_id, movement)

@@ -10,7 +10,6 @@ from sqlalchemy.orm import Session
 
 from app.core.chains import ChainName, native
 from app.core.movement_kinds import MovementKind
-from app.db.unit_of_work import unit_of_work
 from app.errors import KeyServiceUnavailable, NotFound
 from app.ports.chain import Chain, TransactionDraft
 from app.ports.errors import PortError, Rejected, Unreachable
@@ -96,7 +95,7 @@ def _sign_again(
     meant = movement.intent
     intent = Intent(movement.id, movement.wallet_id, chain.name, movement.kind or "", meant.recipient, meant.amount)
     try:
-        with intents.recorded(intent), unit_of_work() as session:
+        with intents.recording(intent) as session:
             transaction = _lock_newest(session, movement)
             if transaction is None:
                 return False

@@ -144,8 +144,7 @@ class EvmDrafter(EvmConnection):
         deployment = self.deployment
         inner = [contracts.ETH_BALANCE.at(MULTICALL3, sender), contracts.BALANCE_OF.at(deployment.usdc, sender)]
         if deployment.gas_price_oracle is not None:
-            # As large as possible, and a few bytes too many: the oracle adds a signature itself, and eth-account
-            # encodes nothing without one.
+            # As large as possible, and a few bytes too many: the oracle adds a signature itself.
             placeholder = fields_of(deployment.chain_id, _PLACEHOLDER_NONCE, _PLACEHOLDER_FEE, target)
             inner.append(contracts.L1_FEE.at(deployment.gas_price_oracle, encode_signed(placeholder, 1, 1, 1)))
         sequence = calls.nonce(sender)

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from eth_account import Account
-from eth_account.typed_transactions.typed_transaction import TypedTransaction
+import rlp  # type: ignore[import-untyped]  # ships no types
 from eth_utils.crypto import keccak
 
 from app.adapters.evm.calls import FeeHistory
@@ -17,6 +16,9 @@ from app.core.chains import USDC
 from app.ports.chain import Terms, TransferIntent
 from app.ports.vault import Signer
 
+_EIP_1559 = b"\x02"
+_ENCODED = ("chainId", "nonce", "maxPriorityFeePerGas", "maxFeePerGas", "gas", "to", "value", "data")
+"""The fields in their order; an access list follows, which is empty."""
 TRANSFER_GAS = 21_000
 """A transfer to an account without code costs exactly this."""
 TOKEN_TRANSFER_GAS = 80_000
@@ -130,8 +132,17 @@ def fields_of(chain_id: int, nonce: int, fee: FeeTerms, target: CallTarget) -> d
     }  # fmt: skip
 
 
+def digest_of(fields: Mapping[str, Any]) -> bytes:
+    """Return what is signed of the fields of a transaction (EIP-1559)."""
+    return keccak(_encode(fields))
+
+
 def encode_signed(fields: Mapping[str, Any], y_parity: int, r: int, s: int) -> bytes:
-    return TypedTransaction.from_dict({**fields, "v": y_parity, "r": r, "s": s}).encode()
+    return _encode(fields, y_parity, r, s)
+
+
+def _encode(fields: Mapping[str, Any], *signature: int) -> bytes:
+    return _EIP_1559 + bytes(rlp.encode([*(fields[name] for name in _ENCODED), [], *signature]))
 
 
 def target_of(intent: TransferIntent, terms: Terms, *, usdc: str) -> CallTarget:
@@ -146,9 +157,9 @@ def target_of(intent: TransferIntent, terms: Terms, *, usdc: str) -> CallTarget:
 
 def sign(fields: Mapping[str, Any], signer: Signer, *, sender: str) -> tuple[bytes, str]:
     """Return the signed bytes and their hash. Raises: ValueError for another key than the sender's."""
-    raw = encode_signed(fields, *signer.sign_digest(TypedTransaction.from_dict(dict(fields)).hash(), fields))
-    if Account.recover_transaction(raw) != sender:
-        raise ValueError("the transaction is signed by another key than the sender's")
+    if signer.evm_address != sender:
+        raise ValueError("another key than the sender's would sign the transaction")
+    raw = encode_signed(fields, *signer.sign_digest(digest_of(fields), fields))
     return raw, hash_of(raw)
 
 
