@@ -237,13 +237,7 @@ class HeldCharge(GatewayCharge):
 
     def on_response_head(self, incoming: UpstreamResponse) -> None:
         super().on_response_head(incoming)
-        headers = {name.lower(): value for name, value in incoming.headers}
-        self._reader = ResponseReader(
-            self.params,
-            status=incoming.status,
-            content_type=headers.get("content-type"),
-            content_encoding=headers.get("content-encoding"),
-        )
+        self._reader = ResponseReader.of(self.params, incoming)
 
     def feed(self, piece: bytes) -> bytes:
         self._renew()

@@ -73,7 +73,6 @@ class _Call:
             raise failure
         if len(received) > _MAX_BYTES:
             raise UnexpectedAnswer(f"more than {_MAX_BYTES} bytes")
-        fields = {name.lower(): value for name, value in response.headers}
         # None, too, if it is compressed although that was not asked for.
         document = parse_object(bytes(received))
         if response.status != HTTPStatus.OK:
@@ -82,12 +81,7 @@ class _Call:
             raise UnexpectedAnswer("not a JSON object")
         if params is None or params.surface is Surface.FREE:
             return self._describe(document)
-        reader = ResponseReader(
-            params,
-            status=response.status,
-            content_type=fields.get("content-type"),
-            content_encoding=fields.get("content-encoding"),
-        )
+        reader = ResponseReader.of(params, response)
         reader.feed(bytes(received))
         reader.flush()
         return self._describe_charge(params, reader.finish())
