@@ -37,5 +37,7 @@ TOOLS |= {
     for kind in KINDS.values()
     if (each := kind.tool)
 }
+TEXTS: Mapping[str, Mapping[str, str]] = _FILE["texts"]
+"""What arguments and members of results mean, where no OpenAPI document says it."""
 RESOURCES: Mapping[str, Mapping[str, str]] = _FILE["resources"]
 """Pages of this service, by path: the endpoint of the view, and what a list of resources says of it."""
