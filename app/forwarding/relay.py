@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from decimal import Decimal
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from flask import Response
 from werkzeug.datastructures import Headers
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 # Seconds of the monotonic clock.
 Deadline: TypeAlias = float
-Piece = TypeVar("Piece", bytes, bytes | None)
 
 _MAX_BUFFERED_BYTES = 16 * 2**20
 _DRAIN_SECONDS = 10
@@ -163,7 +162,7 @@ class _StreamedBody:
         """
         size = 0
         try:
-            while piece := self._prepared_piece(max_bytes):
+            while piece := self._incoming_piece(self._deadline, None if max_bytes else _FIRST_PIECE_SECONDS):
                 self.buffered.append(self._relayed(piece))
                 size += len(piece)
                 if size > max_bytes:
@@ -176,11 +175,6 @@ class _StreamedBody:
             raise
         self._paid.end(RelayOutcome.COMPLETE)
         return True
-
-    def _prepared_piece(self, max_bytes: int) -> bytes | None:
-        if max_bytes:
-            return self._incoming_piece(self._deadline)
-        return _in_time(self._incoming.read_within(_FIRST_PIECE_SECONDS), self._deadline)
 
     def _fail(self, error: BaseException) -> None:
         """End a call before its response was relayed. Raises: UpstreamError, UpstreamTimeout if the upstream failed."""
@@ -229,7 +223,7 @@ class _StreamedBody:
 
     def _read(self) -> bytes:
         try:
-            piece = self._read_chunk(self._deadline)
+            piece = self._incoming_piece(self._deadline, self._keep_alive_seconds)
             if piece or piece is None:
                 return self._relayed(piece)
             rest = self._rest()
@@ -258,15 +252,15 @@ class _StreamedBody:
         """Return whether a comment would stand between events, not inside one that the client has begun to read."""
         return not self._last_relayed or self._last_relayed.endswith(_EVENT_ENDS)
 
-    def _read_chunk(self, deadline: Deadline) -> bytes | None:
-        """Read a piece, or None when it is time to keep the connection alive. Raises: as `_incoming_piece`."""
-        if not self._keep_alive_seconds:
-            return self._incoming_piece(deadline)
-        return _in_time(self._incoming.read_within(self._keep_alive_seconds), deadline)
+    def _incoming_piece(self, deadline: Deadline, silence_seconds: Decimal | None = None) -> bytes | None:
+        """Read a piece; None if none arrives within a silence that is limited.
 
-    def _incoming_piece(self, deadline: Deadline) -> bytes:
-        """Read a piece. Raises: OutcomeUnknown, including after the deadline."""
-        return _in_time(self._incoming.read(), deadline)
+        Raises: OutcomeUnknown, including after the deadline.
+        """
+        piece = self._incoming.read_within(silence_seconds) if silence_seconds else self._incoming.read()
+        if time.monotonic() > deadline:
+            raise OutcomeUnknown("timeout")
+        return piece
 
     def _rest(self) -> bytes:
         return self._redactor.feed(self._paid.finish()) + self._redactor.finish()
@@ -280,12 +274,6 @@ class _StreamedBody:
             self._paid.end(outcome)
         finally:
             self._permit.release_after_response()
-
-
-def _in_time(piece: Piece, deadline: Deadline) -> Piece:
-    if time.monotonic() > deadline:
-        raise OutcomeUnknown("timeout")
-    return piece
 
 
 def _outcome_of(error: BaseException) -> RelayOutcome:

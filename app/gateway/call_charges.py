@@ -5,7 +5,6 @@ client that gets a failure instead of the upstream's response pays nothing.
 """
 
 import re
-from abc import abstractmethod
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -108,9 +107,9 @@ class GatewayCharge(PaidCall):
         del is_upstream_failure
         self.cancel()
 
-    @abstractmethod
     def cancel(self) -> None:
         """Release or refund everything: the client gets no response."""
+        self._settle(lambda session: usage.cancel(session, self.id))
 
     def _is_undelivered(self, ending: RelayOutcome) -> bool:
         """Return whether the response broke off before any of it was relayed, so that the client gets a failure."""
@@ -143,7 +142,7 @@ class FixedCharge(GatewayCharge):
         if self._payment is not None:
             self._retry(self._payment.release)
         else:
-            self._settle(lambda session: usage.cancel(session, self.id))
+            super().cancel()
 
     def stream(self) -> None:
         """Settle a stream that credits pay for: its price is due with its head, which states it."""
@@ -232,18 +231,9 @@ class HeldCharge(GatewayCharge):
             raise
         return replace(outgoing, body=self.params.body)
 
-    def cancel(self) -> None:
-        self._settle(lambda session: usage.cancel(session, self.id))
-
     def on_response_head(self, incoming: UpstreamResponse) -> None:
         super().on_response_head(incoming)
-        headers = {name.lower(): value for name, value in incoming.headers}
-        self._reader = ResponseReader(
-            self.params,
-            status=incoming.status,
-            content_type=headers.get("content-type"),
-            content_encoding=headers.get("content-encoding"),
-        )
+        self._reader = ResponseReader.of(self.params, incoming)
 
     def feed(self, piece: bytes) -> bytes:
         self._renew()

@@ -4,7 +4,7 @@ import json
 import re
 import time
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import replace
 from decimal import Decimal
@@ -28,7 +28,7 @@ from app.gateway.dialects.response.response_reader import ResponseReader
 from app.gateway.operator_errors import ReadResponse, screen
 from app.identity.principal import Principal
 from app.ports.errors import OutcomeUnknown, PortError
-from app.ports.upstream import UpstreamRequest, UpstreamResponse
+from app.ports.upstream import UpstreamRequest, UpstreamResponse, named_headers
 from app.state import app_state
 from app.usage import service as usage
 from app.web import request_bodies
@@ -215,9 +215,9 @@ class _Candidates:
 
     def _checked(self, incoming: ReadResponse) -> UpstreamResponse:
         """Return an error that the client gets: one about the request, or a failure that the provider bills."""
-        status, named = incoming.status, _named(incoming)
+        status, named = incoming.status, named_headers(incoming)
         if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            reader = ResponseReader(self._paid.params, status=status, content_type=named.get("content-type"))
+            reader = ResponseReader.of(self._paid.params, incoming)
             reader.feed(incoming.body)
             if reader.finish().usage is None:
                 stated = {each: named.get(name, "") for name, each in (("retry-after", 1), ("retry-after-ms", 1_000))}
@@ -227,10 +227,8 @@ class _Candidates:
 
     def _begun(self, incoming: UpstreamResponse, until: float) -> UpstreamResponse:
         """Read a stream to its first content, while it needs no keep-alive, and another response to its end."""
-        named = _named(incoming)
-        kind, encoding = named.get("content-type", ""), named.get("content-encoding")
-        reader = ResponseReader(self._paid.params, status=incoming.status, content_type=kind, content_encoding=encoding)
-        is_stream = kind.startswith("text/event-stream")
+        reader = ResponseReader.of(self._paid.params, incoming)
+        is_stream = named_headers(incoming).get("content-type", "").startswith("text/event-stream")
         silence_seconds = float(app_state().settings.stream_keep_alive_seconds) if is_stream else 0.0
         body = bytearray()
         with ExitStack() as closing:
@@ -252,7 +250,3 @@ class _Candidates:
                 raise UpstreamError("The stream of the provider began with an error.")
             closing.pop_all()
         return ReadResponse(incoming.status, incoming.headers, bytes(body), incoming)
-
-
-def _named(incoming: UpstreamResponse) -> Mapping[str, str]:
-    return {name.lower(): value for name, value in incoming.headers}

@@ -26,7 +26,7 @@ from app.core.strict_json import parse_response
 from app.errors import RateLimited, UpstreamError
 from app.gateway.providers.table import Provider
 from app.ports.errors import OutcomeUnknown
-from app.ports.upstream import Headers, UpstreamResponse
+from app.ports.upstream import Headers, UpstreamResponse, named_headers
 from app.state import app_state
 
 _log = structlog.get_logger(__name__)
@@ -83,7 +83,7 @@ def screen(provider: Provider, client_id: str, target: str, sent: bytes, incomin
 
     Raises: UpstreamError if it concerns the operator's account, or is longer than 256 KiB; OutcomeUnknown.
     """
-    named = {name.lower(): value for name, value in incoming.headers}
+    named = named_headers(incoming)
     encoding = named.get("content-encoding")
     try:
         body = _read(incoming, encoding)

@@ -1,7 +1,7 @@
 """Calls that the service itself makes through the gateway for an account: validated, priced and charged as its own."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -18,19 +18,10 @@ from app.web.client_request import ClientRequest
 _MAX_BODY_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class ChatResult:
-    """The response of a chat completion, and what was charged for it."""
-
-    status: int
-    body: bytes
-    cost_nanos: int
-
-
 def chat(
     payer: Principal, model: str, body: Mapping[str, Any], *, max_cost_nanos: int, timeout_seconds: int
-) -> ChatResult:
-    """Complete a chat with `provider/model`, charged to an account's credits.
+) -> tuple[int, bytes, int]:
+    """Complete a chat with `provider/model`, charged to an account's credits; return status, body and cost (nanos).
 
     Raises: InvalidInput if it may cost more than `max_cost_nanos`; ServiceError, as `call.forward` does.
     """
@@ -44,7 +35,7 @@ def chat(
     cost_usd = response.headers.get("X-Cost-Usd")
     # A response that came as a stream is charged at its end.
     cost_nanos = call.quote.worst_case.cost_nanos if cost_usd is None else money.nanos_from_usd(Decimal(cost_usd))
-    return ChatResult(response.status_code, content, cost_nanos)
+    return response.status_code, content, cost_nanos
 
 
 def read_and_close(response: Response, most_bytes: int) -> tuple[bytes, bool]:

@@ -183,9 +183,8 @@ def _result_of(response: Response) -> dict[str, Any]:
 
 def _list_resources(_request: ClientRequest, _params: Mapping[str, Any]) -> dict[str, Any]:
     base = app_state().settings.public_url
-    names = ("name", "mimeType", "description")
-    found = [{"uri": base + path, **dict(zip(names, each[1:], strict=True))} for path, each in RESOURCES.items()]
-    return _cached({"resources": found})
+    found = [{"uri": base + path, **each} for path, each in RESOURCES.items()]
+    return _cached({"resources": [{name: each[name] for name in each if name != "endpoint"} for each in found]})
 
 
 def _read_resource(request: ClientRequest, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,15 +193,14 @@ def _read_resource(request: ClientRequest, params: Mapping[str, Any]) -> dict[st
     path = uri.removeprefix(base) if isinstance(uri, str) and uri.startswith(base) else ""
     if path not in RESOURCES:
         raise McpError(INVALID_PARAMS, "Resource not found", data={"uri": str(uri)[:256]}, http_status=HTTPStatus.OK)
-    endpoint, _, media_type, _ = RESOURCES[path]
-    response = call_view(request, endpoint, {}, headers=_key_headers(request))
+    response = call_view(request, RESOURCES[path]["endpoint"], {}, headers=_key_headers(request))
     text = response.get_data(as_text=True)
     if response.status_code >= HTTPStatus.BAD_REQUEST:
         refusal = response.get_json()
         if response.status_code == HTTPStatus.UNAUTHORIZED:
             raise Unauthorized(refusal["error"])
         raise McpError(INVALID_PARAMS, refusal["error"], data=refusal, http_status=HTTPStatus.OK)
-    return _cached({"contents": [{"uri": uri, "mimeType": media_type, "text": text}]}, ttl_ms=0)
+    return _cached({"contents": [{"uri": uri, "mimeType": RESOURCES[path]["mimeType"], "text": text}]}, ttl_ms=0)
 
 
 OFFER = Offer(

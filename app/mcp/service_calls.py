@@ -36,7 +36,7 @@ from app.payments.x402 import terms
 from app.state import app_state
 from app.web import error_responses, request_bodies
 from app.web.client_request import ClientRequest
-from app.web.fields import Text, Usd
+from app.web.fields import Text, Usd, one_of
 from app.web.request_bodies import flatten_errors
 from app.web.schemas import Schema, canonical_json, validated_fields
 from app.web.view_calls import environ_of, respond
@@ -54,53 +54,29 @@ class ServiceCallBody(Schema):
     service = Text(
         required=True,
         validate=ma.validate.Regexp(r"^[A-Za-z0-9_-]{1,64}$", error="must be the id of a service or provider"),
-        metadata={
-            "description": "The id of a service in the catalog, or a provider (GET /v1/providers), such as brave."
-        },
     )
     path = Text(
-        load_default="", validate=[_IS_PATH, ma.validate.Length(max=2000, error="must have at most {max} characters")],
-        metadata={"description": "The path below the service, with its query, as in a URL."},
-    )  # fmt: skip
-    method = Text(
-        load_default="GET", validate=ma.validate.OneOf(_METHODS, error="must be one of {choices}"),
-        metadata={"default": "GET"},
-    )  # fmt: skip
+        load_default="", validate=[_IS_PATH, ma.validate.Length(max=2000, error="must have at most {max} characters")]
+    )
+    method = one_of(_METHODS, load_default="GET", metadata={"default": "GET"})
     body = fields.String(
-        load_default=None, allow_none=True, validate=ma.validate.Length(max=_MAX_BODY, error="is too long"),
-        metadata={"description": "The body as text, normally JSON."},
-    )  # fmt: skip
-    max_price_usd = Usd(
-        load_default=None, allow_none=True,
-        metadata={"description": "Refuse a call of a service in the catalog with a higher price."},
-    )  # fmt: skip
-    wallet_id = Text(
-        load_default=None, allow_none=True, validate=_IS_ID,
-        metadata={"description": "The wallet with which a service of the catalog is called; the first by default."},
-    )  # fmt: skip
-    session_id = Text(
-        load_default=None, allow_none=True, validate=_IS_ID,
-        metadata={"description": "A spending session of the wallet, against which a catalog call is counted."},
-    )  # fmt: skip
+        load_default=None, allow_none=True, validate=ma.validate.Length(max=_MAX_BODY, error="is too long")
+    )
+    max_price_usd = Usd(load_default=None, allow_none=True)
+    wallet_id = Text(load_default=None, allow_none=True, validate=_IS_ID)
+    session_id = Text(load_default=None, allow_none=True, validate=_IS_ID)
 
 
 class ServiceCallResult(Schema):
     """The response of a service, whatever its status. It was written by that service."""
 
-    status = fields.Integer(required=True, metadata={"description": "The service's own."})
+    status = fields.Integer(required=True)
     content_type = fields.String(required=True)
     body = fields.String(required=True)
     body_encoding = fields.String(required=True, metadata={"enum": ["text", "base64"]})
-    truncated = fields.Boolean(
-        required=True,
-        metadata={"description": "The response is longer than 1 MiB, or `body` was not stored for this retry."},
-    )
-    body_sha256 = fields.String(
-        metadata={"description": "In a retry, if `body` was not stored (longer than 64 KiB): its SHA-256."}
-    )
-    cost_usd = fields.String(
-        required=True, allow_none=True, metadata={"description": "Null if it is not known, or paid by x402."}
-    )
+    truncated = fields.Boolean(required=True)
+    body_sha256 = fields.String()
+    cost_usd = fields.String(required=True, allow_none=True)
 
 
 _MAX_RESPONSE_BYTES = 2**20

@@ -8,22 +8,13 @@ from apispec.ext.marshmallow.openapi import OpenAPIConverter
 from werkzeug.utils import cached_property
 
 from app.mcp.service_calls import ServiceCallBody, ServiceCallResult
-from app.mcp.tools import REQUEST_ID, TOOLS, McpTool
+from app.mcp.tools import REQUEST_ID, TEXTS, TOOLS, McpTool
 from app.web.openapi_document import OpenApiDocument
 
 _OMITTED = frozenset({"anyOf", "additionalProperties", "example"})
 # The views check longer ones; llama.cpp refuses each request with a tool that has one of 2000.
 _MAX_LENGTH = 1000
-_REQUEST_ID_SCHEMA = {
-    "type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]{1,255}$",
-    "description": "The same for every retry of this action, new for every new one. Without it, equal arguments within "
-    "ten minutes are a retry.",
-}  # fmt: skip
-_CALL_ID_SCHEMA = {
-    **_REQUEST_ID_SCHEMA,
-    "description": "The same for every retry of this call, new for every new one: a retry returns the first response "
-    "and is not charged again.",
-}
+_REQUEST_ID_SCHEMA = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]{1,255}$"}
 
 
 class ToolDescriptions:
@@ -58,13 +49,20 @@ def describe_tools(document: Mapping[str, Any], converter: OpenAPIConverter) -> 
                 converter.schema2jsonschema(each())  # type: ignore[no-untyped-call]
                 for each in (ServiceCallBody, ServiceCallResult)
             )
-            arguments["properties"][REQUEST_ID] = _CALL_ID_SCHEMA
+            arguments["properties"][REQUEST_ID] = _REQUEST_ID_SCHEMA
+            _explain(arguments, "arguments")
+            _explain(result, "result")
             described.append(_describe(tool, _portable(arguments), result))
         else:
             endpoints = [tool.endpoint, *([tool.one[1]] if tool.one else [])]
             used = [operations[each.partition(".")[2]] for each in endpoints]
             described.append(_describe(tool, _input_schema(tool, used, schemas), _output_schema(used, schemas)))
     return described
+
+
+def _explain(schema: dict[str, Any], kind: str) -> None:
+    properties = schema["properties"]
+    properties |= {name: {**properties[name], "description": text} for name, text in TEXTS[kind].items()}
 
 
 def _describe(tool: McpTool, arguments: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
@@ -95,9 +93,10 @@ def _input_schema(tool: McpTool, operations: Sequence[Mapping[str, Any]], schema
             schema = _inlined(body["content"]["application/json"]["schema"], schemas)
             properties |= schema.get("properties", {})
             required += schema.get("required", [])
+    schema = {"type": "object", "properties": properties}
     if tool.moves_money:
         properties[REQUEST_ID] = _REQUEST_ID_SCHEMA
-    schema = {"type": "object", "properties": properties}
+        _explain(schema, "movement")
     return _portable({**schema, "required": required} if required else schema)
 
 

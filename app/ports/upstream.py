@@ -54,6 +54,11 @@ class UpstreamResponse(Protocol):
         """Close the exchange, abandoning a response that was not read completely. Idempotent."""
 
 
+def named_headers(response: UpstreamResponse) -> dict[str, str]:
+    """Return the header fields of a response by their names in lower case."""
+    return {name.lower(): value for name, value in response.headers}
+
+
 class RelayOutcome(StrEnum):
     COMPLETE = "complete"
     TRUNCATED = "broken"

@@ -48,18 +48,18 @@ class ModelAdviser:
             return None, 0
         self.left_questions -= 1
         try:
-            result = own_calls.chat(
+            status, body, cost_nanos = own_calls.chat(
                 self.payer, self.model, _body(question), max_cost_nanos=self.left_nanos,
                 timeout_seconds=self.timeout_seconds,
             )  # fmt: skip
         except ServiceError as refusal:
             _log.info("shopper_model_not_asked", purchase_id=self.purchase_id, code=refusal.code)
             return None, 0
-        self.left_nanos -= result.cost_nanos
-        if result.status != HTTPStatus.OK:
-            _log.info("shopper_model_failed", purchase_id=self.purchase_id, status=result.status)
-            return None, result.cost_nanos
-        return parse_choice(result.body, len(question.candidates)), result.cost_nanos
+        self.left_nanos -= cost_nanos
+        if status != HTTPStatus.OK:
+            _log.info("shopper_model_failed", purchase_id=self.purchase_id, status=status)
+            return None, cost_nanos
+        return parse_choice(body, len(question.candidates)), cost_nanos
 
 
 def adviser(purchase: Purchase, key_id: str | None) -> ModelAdviser | None:

@@ -31,7 +31,7 @@ from app.observability import counters
 from app.payments import claimed_payments, settlement_capacity, settlement_risks
 from app.ports.services import CounterStore, JobQueue
 from app.shopping import service as purchases
-from app.state import Ports, app_state
+from app.state import app_state
 from app.version import VERSION
 from app.wallets.views import balances
 
@@ -40,9 +40,8 @@ metrics = Blueprint("metrics", __name__)
 
 @metrics.get("/metrics")
 def get_metrics() -> Response:
-    state = app_state()
-    _require_access(state.settings.metrics_token.get_secret_value())
-    return Response(generate_latest(_ServiceCollector(state.ports)), content_type=CONTENT_TYPE_PLAIN_0_0_4)
+    _require_access(app_state().settings.metrics_token.get_secret_value())
+    return Response(generate_latest(_ServiceCollector()), content_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 def _require_access(token: str) -> None:
@@ -62,12 +61,10 @@ def _require_access(token: str) -> None:
 
 
 class _ServiceCollector(Collector):
-    def __init__(self, ports: Ports) -> None:
-        self._ports = ports
-
     def collect(self) -> Iterator[Metric]:
-        yield from _counter_metrics(self._ports.counters)
-        yield from _gauge_metrics(self._ports.queue)
+        ports = app_state().ports
+        yield from _counter_metrics(ports.counters)
+        yield from _gauge_metrics(ports.queue)
         build = (VERSION, platform.python_version())
         yield _gauge("build_info", "1, with the version of the service and of Python.", {build: 1}, "version", "python")
 

@@ -4,7 +4,9 @@ Outside the API, a client that prefers HTML gets a page with the same status and
 """
 
 import json
+import tomllib
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -27,17 +29,7 @@ _BY_STATUS: dict[int, type[errors.ServiceError]] = {
     413: errors.PayloadTooLarge, 429: errors.RateLimited, 431: errors.HeadTooLarge, 500: errors.InternalError,
     503: errors.Overloaded,
 }  # fmt: skip
-_OTHER = ("This request could not be understood", "Go back, reload the page and try again.")
-_PAGES: dict[int, tuple[str, str]] = {
-    404: ("Page not found", "There is no page at this address. It may have been moved or deleted."),
-    405: ("This is not a page", "This address only accepts forms. Go back and use the form."),
-    429: ("Too many requests", "Wait a minute, then reload the page."),
-    500: ("Something went wrong on our side", "Go back and try again."),
-    503: (
-        "The service is busy",
-        "Wait a moment and reload the page. If you sent a form, check whether it had an effect before you repeat it.",
-    ),
-}
+_PAGES = tomllib.loads(Path(__file__).with_name("error_pages.toml").read_text("utf-8"))
 _PAGE_HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
@@ -52,7 +44,7 @@ def install(app: Flask) -> None:
 
     def handle(error: Exception) -> Response:
         response, accepted = response_of(error, route=str(request.url_rule)), request.accept_mimetypes
-        if request.path.startswith("/v1/") or response.status_code not in _PAGES:
+        if request.path.startswith("/v1/") or str(response.status_code) not in _PAGES:
             return response
         response.vary.add("Accept")
         return as_page(response) if accepted["text/html"] > accepted["application/json"] else response
@@ -66,10 +58,10 @@ def as_page(response: Response) -> Response:
     """Replace the body of an error by a page for people, which needs no database; a redirect is returned as it is."""
     if response.status_code < HTTPStatus.BAD_REQUEST:
         return response
-    title, next_step = _PAGES.get(response.status_code, _OTHER)
+    texts = _PAGES.get(str(response.status_code), _PAGES["other"])
     request_id = g.get("request_id") if response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR else ""
     context = {"settings": app_state().settings, "version": VERSION, "request_id": request_id}
-    response.set_data(render_template("owner/error.html", title=title, next_step=next_step, **context))
+    response.set_data(render_template("owner/error.html", **texts, **context))
     response.mimetype = "text/html"
     response.headers.update(_PAGE_HEADERS)
     return response

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import brotli  # type: ignore[import-untyped]
 import marshmallow as ma
@@ -39,6 +39,8 @@ _READ_BYTES = _MEBIBYTE
 _UNSERIALIZED_BYTES = 16_384
 _DECODED_KEY = "purser.decoded_body"
 _decoding_lock = threading.Lock()
+_Decoded: TypeAlias = tuple[bytes, bool, bool, bytes]
+"""What was decoded, whether more input is needed, whether the stream has ended, and what follows its end."""
 MAX_KEYLESS_VALUES = 20_000
 """Names and values of a body that is sent without a key, or to one of our own routes."""
 _PARSED_KEY = "purser.parsed_body"
@@ -154,7 +156,7 @@ def _decompress(request: ClientRequest, encoding: str, compressed: bytes) -> byt
 
     def bounded_chunks() -> Iterator[bytes]:
         count = 0
-        for piece in _decompressed_chunks(_DECOMPRESSORS[encoding](), compressed):
+        for piece in _decompressed_chunks(encoding, compressed):
             count += len(piece)
             if limit is not None and count > limit:
                 raise _too_large(limit)
@@ -182,67 +184,48 @@ def _join_chunks(pieces: Iterable[bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def _decompressed_chunks(decoder: Any, compressed: bytes) -> Iterator[bytes]:
-    """Decode one stream piece by piece, with a decoder like those of the standard library's bz2 and lzma.
+def _decompressed_chunks(encoding: str, compressed: bytes) -> Iterator[bytes]:
+    """Decode one stream piece by piece.
 
     Several streams in one body are refused: they could be many empty ones.
     """
-    position = 0
-    while not decoder.eof:
-        data = compressed[position : position + _CHUNK_BYTES] if decoder.needs_input else b""
+    make, decode = _DECOMPRESSORS[encoding]
+    decoder, position, needs_input, has_ended, surplus = make(), 0, True, False, b""
+    while not has_ended:
+        data = compressed[position : position + _CHUNK_BYTES] if needs_input else b""
         position += len(data)
-        piece = decoder.decompress(data, _CHUNK_BYTES)
-        if not piece and not data and not decoder.eof:
+        piece, needs_input, has_ended, surplus = decode(decoder, data)
+        if not piece and not data and not has_ended:
             raise EOFError
         yield piece
-    if decoder.unused_data or position < len(compressed):
+    if surplus or position < len(compressed):
         raise EOFError
 
 
-class _GzipDecompressor:
-    def __init__(self) -> None:
-        self._decoder = zlib.decompressobj(zlib.MAX_WBITS | 16)
-
-    @property
-    def eof(self) -> bool:
-        return self._decoder.eof
-
-    @property
-    def needs_input(self) -> bool:
-        return not self._decoder.unconsumed_tail
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._decoder.unused_data
-
-    def decompress(self, data: bytes, max_length: int) -> bytes:
-        return self._decoder.decompress(self._decoder.unconsumed_tail + data, max_length)
+def _gunzip(decoder: Any, data: bytes) -> _Decoded:
+    piece = decoder.decompress(decoder.unconsumed_tail + data, _CHUNK_BYTES)
+    return piece, not decoder.unconsumed_tail, decoder.eof, decoder.unused_data
 
 
-class _BrotliDecompressor:
-    unused_data = b""  # it raises instead
-
-    def __init__(self) -> None:
-        self._decoder = brotli.Decompressor()
-
-    @property
-    def eof(self) -> bool:
-        return bool(self._decoder.is_finished())
-
-    @property
-    def needs_input(self) -> bool:
-        return bool(self._decoder.can_accept_more_data())
-
-    def decompress(self, data: bytes, max_length: int) -> bytes:
-        return bytes(self._decoder.process(data, output_buffer_limit=max_length))
+def _decode_zstd(decoder: Any, data: bytes) -> _Decoded:
+    return decoder.decompress(data, _CHUNK_BYTES), decoder.needs_input, decoder.eof, decoder.unused_data
 
 
-_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
-    "gzip": _GzipDecompressor,
+def _decode_brotli(decoder: Any, data: bytes) -> _Decoded:
+    # It raises an error for a surplus.
+    piece = decoder.process(data, output_buffer_limit=_CHUNK_BYTES)
+    return piece, decoder.can_accept_more_data(), decoder.is_finished(), b""
+
+
+# How each decoder is made, and decodes what comes next.
+_DECOMPRESSORS: dict[str, tuple[Callable[[], Any], Callable[[Any, bytes], _Decoded]]] = {
+    "gzip": (lambda: zlib.decompressobj(zlib.MAX_WBITS | 16), _gunzip),
     # RFC 9659: a window of 8 MiB, and no larger one.
-    "zstd": lambda: zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: 23}),
-    "br": _BrotliDecompressor,
-}
+    "zstd": (
+        lambda: zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: 23}), _decode_zstd,
+    ),
+    "br": (brotli.Decompressor, _decode_brotli),
+}  # fmt: skip
 
 
 def parse_json(

@@ -85,15 +85,8 @@ Text = Annotated[str, AfterValidator(_check_text)]
 LowerText = Annotated[str, pydantic.StringConstraints(to_lower=True)]
 Nanos = Annotated[int, PlainValidator(_nanos)]
 NanosEach = Annotated[int, PlainValidator(_nanos_each)]
-RateName = Literal[
-    "input_usd_per_million",
-    "output_usd_per_million",
-    "cache_read_usd_per_million",
-    "cache_write_usd_per_million",
-    "search_usd_per_thousand",
-    # The price of a call without tokens.
-    "usd",
-]
+# The last is the price of a call without tokens.
+RateName = Literal[*price_updates.FIELDS, "usd"]  # type: ignore[valid-type]
 
 
 class PriceRow(pydantic.BaseModel):

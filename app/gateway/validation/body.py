@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from app.core import strict_json
 from app.errors import InvalidInput
-from app.gateway.validation.rules import PRICED_FIELDS
+from app.gateway.dialects.request.cost_params import FIELDS
 
 _MAX_PARTS = 200
 _MAX_PART_HEADER_BYTES = 2_000
@@ -44,9 +44,7 @@ _TYPES_OF_FILES = r"(?!(?u:\s)*(?:multipart|message)/).*"
 _TYPES_OF_TEXTS = rf"(?!(?u:\s)*application/octet-stream){_TYPES_OF_FILES}"
 _NOTHING = "(?!)"
 # Not files, whatever a part claims: their values are priced.
-_TEXT_FIELDS = frozenset(PRICED_FIELDS) | {
-    "input_fidelity", "partial_images", "response_format", "background", "instructions", "voice", _CHARSET_FIELD,
-}  # fmt: skip
+_TEXT_FIELDS = FIELDS["priced"] | FIELDS["texts_of_forms"] | {_CHARSET_FIELD}
 
 
 def boundary_of(content_type: str) -> tuple[bytes, bool] | None:

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import unquote, unquote_plus
 
 from app.errors import InvalidInput, RouteNotAllowed
-from app.gateway.dialects.request.cost_params import is_tool_call, objects_in
+from app.gateway.dialects.request.cost_params import FIELDS, is_tool_call, objects_in
 
 _TOKEN = re.compile(r"\{(?P<name>[A-Za-z]+)(?P<stars>\*{0,2})\}|\{(?P<words>[^{}]*\|[^{}]*)\}|(?P<word>[^{}]+)")
 _LITERAL = re.compile(r"[A-Za-z0-9._~:/-]*", re.ASCII)
@@ -79,13 +79,6 @@ _REFERENCES = ("id", "name")
 # An item of a conversation that only refers to a stored one; OpenAI allows it without a type.
 _ITEM_REFERENCE = "item_reference"
 _CONTROL_AND_SPACE = re.compile(r"[\x00-\x20]+")
-# Names that rules and prices read. Some servers ignore case, and then use the last one.
-PRICED_FIELDS = (
-    "method", "model", "models", "messages", "input", "prompt", "contents", "instances", "parameters", "tools",
-    "plugins", "web_search_options", "stream", "stream_options", "max_tokens", "max_completion_tokens",
-    "max_output_tokens", "n", "best_of", "service_tier", "serviceTier", "speed", "size", "quality", "output_format",
-    "requests", "generationConfig", "generation_config", "maxOutputTokens", "candidateCount", "candidate_count",
-)  # fmt: skip
 _FIELD_NAME = re.compile(r"[A-Za-z0-9_$-]+", re.ASCII)
 _CONFIG_FIELDS = ("generationConfig", "generation_config")
 
@@ -201,7 +194,7 @@ def _normalized_name(name: str) -> str:
 
 
 _SPELLINGS: dict[str, set[str]] = {}
-for _name in PRICED_FIELDS:
+for _name in FIELDS["priced"]:
     _SPELLINGS.setdefault(_name.casefold(), set()).add(_name)
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, NamedTuple
 
+WORDS = tomllib.loads(Path(__file__).parents[1].joinpath("words.toml").read_text("utf-8"))
+FIELDS: Mapping[str, frozenset[str]] = {name: frozenset(fields) for name, fields in WORDS["fields"].items()}
+"""Names of fields in requests and responses, by what they have in common."""
 # Output tokens: held for a call without a limit; the most that current models write for such a call; more than any
 # model writes in one response.
 DEFAULT_TOKENS_OUT = 16_000
@@ -57,20 +62,6 @@ class Surface(StrEnum):
 
 # Surfaces whose responses are text; only there can the request limit the output.
 TEXT_SURFACES = frozenset({Surface.CHAT, Surface.COMPLETIONS, Surface.RESPONSES, Surface.MESSAGES, Surface.GENERATE})
-# How to change a request so that its worst-case cost is lower, by field.
-_SHORTER_INPUT = {"input": "must be shorter, or have fewer texts"}
-_SHORTER_MESSAGES = {"messages": "must be shorter, or have fewer and smaller images and files"}
-_HINTS_BY_SURFACE = {
-    Surface.COMPLETIONS: {"prompt": "must be shorter"},
-    Surface.RESPONSES: {"input": "must be shorter, or have fewer and smaller images and files"},
-    Surface.GENERATE: {"contents": "must be shorter, or have fewer and smaller images and files"},
-    Surface.EMBEDDINGS: _SHORTER_INPUT, Surface.EMBED_CONTENT: {"requests": "must be fewer, or shorter"},
-    Surface.CHAT: _SHORTER_MESSAGES, Surface.MESSAGES: _SHORTER_MESSAGES,
-    Surface.IMAGES: {"size": "must be smaller", "quality": "must be lower, such as medium or low"},
-    Surface.SPEECH: {"input": "must be shorter"}, Surface.TRANSCRIPTION: {"file": "must be a shorter recording"},
-    Surface.TRANSLATION: {"file": "must be a shorter recording"}, Surface.SEARCH: {"numResults": "must be lower"},
-    Surface.CONTENTS: {"urls": "must be fewer"},
-}  # fmt: skip
 _DEFAULT_HINT = {"body": "asks for too much"}
 
 
@@ -186,7 +177,7 @@ class CostParams(NamedTuple):
 
     def cost_hints(self, worst_case_nanos: int, max_nanos: int) -> dict[str, str]:
         """Return, by field, what to change so that a call costs at most `max_nanos`."""
-        found = dict(_HINTS_BY_SURFACE.get(self.surface, _DEFAULT_HINT))
+        found = dict(WORDS["hints"].get(self.surface, _DEFAULT_HINT))
         if self.candidates > 1:
             affordable_count = self.candidates * max_nanos // max(1, worst_case_nanos)
             found = {"n": f"must be at most {affordable_count}" if affordable_count else "must be 1"} | found
@@ -197,13 +188,6 @@ class CostParams(NamedTuple):
         return found
 
 
-# Schemas of a client's own tools, and arguments that a model wrote for them: the names inside are the client's own.
-CLIENT_DEFINED_FIELDS = frozenset(
-    {
-        "parameters", "input_schema", "inputSchema", "parametersJsonSchema", "schema", "json_schema",
-        "responseSchema", "response_schema", "responseJsonSchema", "args", "arguments", "response", "metadata",
-    }
-)  # fmt: skip
 _CONTAINERS = (dict, list)
 _TOOL_CALL_TYPES = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 
@@ -214,7 +198,7 @@ def is_tool_call(node: Mapping[str, Any]) -> bool:
     return isinstance(kind, str) and kind in _TOOL_CALL_TYPES
 
 
-def objects_in(parsed: Any, skipped: Collection[str] = CLIENT_DEFINED_FIELDS) -> Sequence[Mapping[str, Any]]:
+def objects_in(parsed: Any, skipped: Collection[str] = FIELDS["client_defined"]) -> Sequence[Mapping[str, Any]]:
     """Return the objects of a body, without those below some fields and the arguments of calls."""
     found = []
     stack = [parsed]

@@ -7,7 +7,7 @@ from typing import Any
 from app.errors import InvalidInput
 from app.gateway.dialects.request import cost_params, tool_costs
 from app.gateway.dialects.request import images as image_bounds
-from app.gateway.dialects.request.cost_params import Dialect, HostedTools, SubCall, Surface
+from app.gateway.dialects.request.cost_params import FIELDS, Dialect, HostedTools, SubCall, Surface
 from app.gateway.dialects.request.tool_costs import HostedTool, ToolBilling, not_offered_error
 
 # Results of OpenRouter's web plugin and search tool.
@@ -19,12 +19,6 @@ _MAX_HOSTED_TOOLS = 128
 # the 20 minutes after which an idle one ends.
 _CONTAINER_NANOS = {"1g": 30_000_000, "4g": 120_000_000, "16g": 480_000_000, "64g": 1_920_000_000}
 _DEFAULT_IMAGE_MODEL = "gpt-image-2.6-sunburst"
-_IMAGE_FIELDS = frozenset(
-    {
-        "type", "action", "background", "input_fidelity", "model", "moderation", "output_compression",
-        "output_format", "partial_images", "quality", "size",
-    }
-)  # fmt: skip
 _IMAGE_FORMATS = (None, "png", "webp", "jpeg")
 
 # Anthropic summarizes a conversation of 150 000 tokens, or of another number in the request, at least 50 000.
@@ -32,19 +26,12 @@ _COMPACTION_DEFAULT_TOKENS, _COMPACTION_MIN_TOKENS = 150_000, 50_000
 _SUMMARY_TOKENS = 16_000
 
 # Choices among tools are not definitions of tools.
-_SKIPPED_FIELDS = cost_params.CLIENT_DEFINED_FIELDS | {"tool_choice", "toolChoice", "toolConfig", "tool_config"}
+_SKIPPED_FIELDS = FIELDS["client_defined"] | {"tool_choice", "toolChoice", "toolConfig", "tool_config"}
 
 # Groq's systems of models and tools; their responses report no fees.
 _COMPOUND = re.compile(r"(groq/)?compound(-beta)?(-mini)?", re.IGNORECASE)
 _DATE = re.compile(r"[0-9]{8}$")
 _SNAKE = re.compile(r"_([a-z])")
-# Fields of a tool without a type, which runs at the client: in requests, and in the list of an MCP server's tools.
-_FUNCTION_FIELDS = frozenset(
-    {
-        "name", "type", "title", "description", "function", "parameters", "input_schema", "inputSchema", "strict",
-        "output_schema", "outputSchema", "annotations", "cache_control", "allowed_callers", "input_examples", "_meta",
-    }
-)  # fmt: skip
 # The only forms that are read; another one may be read by the provider.
 _SHAPES: Mapping[str, tuple[tuple[type, ...], str]] = {
     "tool_choice": ((str, dict), "a string or an object"),
@@ -151,7 +138,7 @@ def _kind(definition: Mapping[str, Any]) -> str:
     kind = definition.get("type")
     if kind is not None:
         return str(kind)
-    unknown = [name for name in definition if name not in _FUNCTION_FIELDS and type(definition[name]) is not bool]
+    unknown = [name for name in definition if name not in FIELDS["function"] and type(definition[name]) is not bool]
     if unknown or not definition:
         what = f"a tool without type, and with {unknown[0]}" if unknown else "an empty tool"
         raise not_offered_error("tools", what, "Send its type.")
@@ -234,7 +221,7 @@ def _container_nanos(kind: str, tool: Mapping[str, Any]) -> int:
 
 def _read_image(tool: Mapping[str, Any]) -> SubCall:
     """Return the generation of one image. Raises: InvalidInput, RouteNotAllowed."""
-    surplus = sorted(name for name in tool if tool[name] is not None and name not in _IMAGE_FIELDS)
+    surplus = sorted(name for name in tool if tool[name] is not None and name not in FIELDS["image_tool"])
     if surplus:
         raise not_offered_error("tools", f"image_generation with {surplus[0]}", "Leave it out.")
     if tool.get("output_format") not in _IMAGE_FORMATS:

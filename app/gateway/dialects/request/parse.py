@@ -12,12 +12,7 @@ from app.gateway.dialects.request.cost_params import MAX_TOKENS_OUT, CostParams,
 
 _MAX_ALTERNATIVES = 20
 _MAX_COUNT = 10_000
-# Tiers with their own price, or with the standard one.
-_TIERS = frozenset(
-    {
-        "auto", "default", "standard", "standard_only", "on_demand", "scale", "flex", "priority", "fast", "ultrafast",
-    }
-)  # fmt: skip
+_TIERS = frozenset(cost_params.WORDS["tiers"])
 _GEMINI_CANDIDATES = ("candidateCount", "candidate_count")
 # Thinking counts as output, and its budget must be below the limit on the output (Anthropic, OpenRouter) or leaves
 # nothing for the output (Gemini).

@@ -10,7 +10,7 @@ without `alt=sse` is one JSON array of events.
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from app.core.content_decoding import IdentityDecoder, UndecodableResponse, decoder_for
 from app.core.strict_json import parse_response
@@ -19,6 +19,7 @@ from app.gateway.dialects.request.injection import member_span
 from app.gateway.dialects.response.abridged_json import AbridgedJson, KeptJson
 from app.gateway.dialects.response.usage_accumulator import UsageAccumulator
 from app.gateway.dialects.response.usage_readers import MAX_TOKENS, UsageReading
+from app.ports.upstream import UpstreamResponse, named_headers
 
 # An event of a language model has a few hundred bytes; one with an image has megabytes.
 MAX_EVENT_BYTES = 8 * 1024 * 1024
@@ -233,6 +234,13 @@ class ResponseReader:
             for frame in self._frames.flush():
                 self._record_frame(frame)
         return b""
+
+    @classmethod
+    def of(cls, params: CostParams, response: UpstreamResponse) -> Self:
+        """Return the reader of a response whose head has arrived."""
+        named = named_headers(response)
+        kind, encoding = named.get("content-type"), named.get("content-encoding")
+        return cls(params, status=response.status, content_type=kind, content_encoding=encoding)
 
     @property
     def has_begun(self) -> bool:

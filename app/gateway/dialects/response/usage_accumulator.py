@@ -8,21 +8,13 @@ from decimal import Decimal
 from typing import Any
 
 from app.gateway.dialects.request import input_bounds, tool_costs
-from app.gateway.dialects.request.cost_params import CostParams, Dialect, Surface
+from app.gateway.dialects.request.cost_params import FIELDS, CostParams, Dialect, Surface
 from app.gateway.dialects.response import usage_readers
 from app.gateway.dialects.response.usage_readers import WEB_SEARCH, Usage, UsageReading
 
-# Fields with the model's output, in all dialects.
-_TEXT_FIELDS = frozenset(
-    {"content", "text", "refusal", "reasoning", "reasoning_content", "thinking", "partial_json", "arguments"}
-)
+_TEXT_FIELDS, _OTHER_FIELDS, _MORE_THAN_CONTENT = FIELDS["text"], FIELDS["not_text"], FIELDS["more_than_content"]
 _CONTAINERS = (dict, list)
 _ARGUMENT_FIELDS = frozenset({"args", "input", "executableCode"})
-# Fields with text that the model did not write, or that is in another field as well.
-_OTHER_FIELDS = frozenset(
-    {"annotations", "citations", "logprobs", "groundingMetadata", "citationMetadata", "urlContextMetadata",
-     "search_results", "reasoning_details", "error", "usage", "tools"}
-)  # fmt: skip
 _REPEATED, _REASONING_PARTS = "reasoning_content", "reasoning_details"
 _RESULT = "_result"
 _ARGUMENTS = json.JSONEncoder(default=str, ensure_ascii=False, separators=(",", ":"))
@@ -35,10 +27,6 @@ _MAX_NODES = 100_000
 _MAX_TOOL_CALLS = 10_000
 # Actions of a search call that are not billed.
 _UNBILLED_ACTIONS = frozenset({"open_page", "find_in_page"})
-# An event with a delta and none of these has content only.
-_MORE_THAN_CONTENT = frozenset(
-    {"usage", "usageMetadata", "error", "response", "message", "interaction", "model", "item", "content_block"}
-)
 _FAILURES = ("error", "response.failed")
 _IMAGE_EVENTS = ("image_generation.", "image_edit.")
 
