@@ -203,10 +203,10 @@ def _check_route(step: Step, owner: Pubkey, pair: tuple[Pubkey, Pubkey], intende
     units, minimum, slippage, fee, better_fee = jupiter.AMOUNTS.unpack_from(step.data, layout.amounts_offset)
     require((units, slippage, fee, better_fee) == (intended.amount.units, 0, 0, 0), "not_as_recorded")
     require(intended.minimum_units is not None and minimum >= intended.minimum_units > 0, "minimum_too_low")
-    named = [step.accounts[each] for each in (layout.owner, layout.input_account, layout.output_account)]
-    require(named == [owner, *pair], "not_as_recorded")
-    payee = None if layout.recipient is None else step.accounts[layout.recipient]
-    require(layout.recipient is None or payee in (pair[1], jupiter.JUPITER), "not_as_recorded")
+    named = dict(zip(layout.accounts, step.accounts[: len(layout.accounts)], strict=True))
+    given = [named.get(name) for name in ("owner", "input_account", "output_account")]
+    require(given == [owner, *pair], "not_as_recorded")
+    require(named.get("recipient", jupiter.JUPITER) in (pair[1], jupiter.JUPITER), "not_as_recorded")
 
 
 def _keeps_tokens(step: Step, owner: Pubkey, own: set[Pubkey]) -> bool:

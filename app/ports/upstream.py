@@ -24,7 +24,7 @@ class UpstreamRequest:
     target: str = field(repr=False)
     headers: Headers = field(repr=False)
     body: bytes = field(repr=False, default=b"")
-    timeout_seconds: int | None = None
+    timeout_seconds: int | Decimal | None = None
     """The time limit of the whole response; None is the adapter's, of the head and of each piece."""
     head_seconds: Decimal | None = None
     """The time limit of the head, if it is another."""

@@ -145,6 +145,22 @@ def test_a_malformed_or_truncated_response_is_none(sent: bytes, caplog: pytest.L
     assert SECRET not in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("sent", "repeats", "asked"), [(b"", True, 2), (b"", False, 1), (b"SSH-2.0-OpenSSH\r\n", True, 1), (OK, True, 1)]
+)
+def test_a_request_is_sent_again_only_after_a_connection_broke_without_a_response(
+    sent: bytes, asked: int, *, repeats: bool
+) -> None:
+    def answer(exchange: Exchange) -> None:
+        exchange.send(sent)
+        exchange.hang_up()
+
+    with misbehaving_upstream(answer) as server:
+        with pytest.raises(Unreachable, match="no_answer"):
+            client().post(server.url, b"{}", repeats=repeats)
+        assert len(server.asked) == asked
+
+
 def test_an_early_response_does_not_leave_its_successor_to_the_next_request() -> None:
     def early(exchange: Exchange) -> None:
         exchange.send(b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n")

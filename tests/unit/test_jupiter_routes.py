@@ -11,7 +11,11 @@ from solders.pubkey import Pubkey
 from solders.token import ID as TOKEN_PROGRAM
 
 from app.adapters.swaps.jupiter.exchange import JUPITER, SwapAccounts, with_minimum
+from app.core.chains import USDC, ChainName
+from app.core.money import TokenAmount
 from app.ports.errors import Rejected
+from signer import solana_checks
+from signer.intended import Intended, Refused
 
 EVENT_AUTHORITY = Pubkey.from_string("D8cy77BBepLMngZx6ZukaTff5hCt1HrWyKk3Hnd9oitf")
 OWNER, GIVEN, WANTED, GIVEN_MINT, WANTED_MINT = (Pubkey.new_unique() for _ in range(5))
@@ -118,3 +122,21 @@ def test_any_signer_but_the_owner_is_refused(signers: set[Pubkey], head: bytes, 
 def test_the_reversed_pair_is_refused(head: bytes, keys: list[Pubkey]) -> None:
     with pytest.raises(Rejected, match=r"unsafe_instructions"):
         _read(_route(head, _swapped(keys)))
+
+
+@KINDS
+def test_the_signer_process_signs_a_route_of_the_owner_to_the_owner_alone(head: bytes, keys: list[Pubkey]) -> None:
+    amount = TokenAmount(UNITS, USDC)
+    intended = Intended("", "", "swap", ChainName.SOLANA, "", amount, MINIMUM, "", str(OWNER), False, True)  # noqa: FBT003
+    data = head + struct.pack("<QQHHH", UNITS, MINIMUM, 0, 0, 0) + PLAN
+
+    def check(accounts: list[Pubkey]) -> None:
+        solana_checks._check_route(solana_checks.Step(JUPITER, data, accounts), OWNER, (GIVEN, WANTED), intended)
+
+    check([*keys, Pubkey.new_unique()])
+    places = [keys.index(key) for key in (OWNER, GIVEN, WANTED)] + ([7] if keys[0] == OWNER else [])
+    for place in places:
+        with pytest.raises(Refused, match="not_as_recorded"):
+            check([*keys[:place], OTHER, *keys[place + 1 :]])
+    with pytest.raises(ValueError, match="shorter"):
+        check(keys[:7])

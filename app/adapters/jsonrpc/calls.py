@@ -121,6 +121,7 @@ _SENDS = frozenset({"eth_sendRawTransaction", "sendTransaction"})
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class EndpointError(Exception):
     """An endpoint gave no usable response; another one may.
 
@@ -129,21 +130,12 @@ class EndpointError(Exception):
     it sent one; `doctor` quotes it.
     """
 
-    def __init__(
-        self,
-        reason: str,
-        *,
-        perhaps_executed: bool = True,
-        backs_off: bool = True,
-        retry_after_seconds: int = 0,
-        error: RpcError | None = None,
-    ) -> None:
-        super().__init__(reason)
-        self.error = error
-        self.reason = reason
-        self.perhaps_executed = perhaps_executed
-        self.backs_off = backs_off
-        self.retry_after_seconds = retry_after_seconds
+    reason: str
+    _: KW_ONLY
+    perhaps_executed: bool = True
+    backs_off: bool = True
+    retry_after_seconds: int = 0
+    error: RpcError | None = None
 
     @classmethod
     def of(cls, error: RpcError, *, retry_after_seconds: int = 0) -> Self:

@@ -64,8 +64,7 @@ def check_rules(document: dict[str, Any]) -> None:
         if len(path) > _MAX_PATH or any(unicodedata.category(letter)[0] == "C" for letter in path):
             problem = f"A path has at most {_MAX_PATH} printable characters."
             raise InvalidDocumentError(problem, json_pointer(place[:2]))
-        shared = _check_parameters(document, item, place[:2])
-        declared = {name for name, where in shared | _check_parameters(document, operation, place) if where == "path"}
+        declared = {each["name"] for each in _parameters(document, item, operation, place) if each["in"] == "path"}
         missing = set(_PLACEHOLDER.findall(path)) - declared
         if missing:
             raise InvalidDocumentError(f"The path parameter {min(missing)} is not declared.", json_pointer(place))
@@ -75,10 +74,21 @@ def check_rules(document: dict[str, Any]) -> None:
         ids.add(name)
 
 
-def _check_parameters(
+def _parameters(
+    document: Mapping[str, Any], item: Mapping[str, Any], operation: Mapping[str, Any], place: tuple[str, ...] = ()
+) -> list[Mapping[str, Any]]:
+    """Return an operation's parameters; its own replace those of the path with the same name and location.
+
+    Raises: InvalidDocumentError for two of one holder with the same.
+    """
+    shared = _own_parameters(document, item, place[:2])
+    return list({**shared, **_own_parameters(document, operation, place)}.values())
+
+
+def _own_parameters(
     document: Mapping[str, Any], holder: Mapping[str, Any], place: tuple[str, ...]
-) -> set[tuple[str, str]]:
-    found: set[tuple[str, str]] = set()
+) -> dict[tuple[str, str], Mapping[str, Any]]:
+    found: dict[tuple[str, str], Mapping[str, Any]] = {}
     for index, raw in enumerate(holder.get("parameters", ())):
         parameter = resolve(document, raw)
         where = json_pointer((*place, "parameters", str(index)))
@@ -89,7 +99,7 @@ def _check_parameters(
             raise InvalidDocumentError("This is not a parameter object.", where) from None
         if key in found:
             raise InvalidDocumentError("Another parameter has this name and location.", where)
-        found.add(key)
+        found[key] = parameter
     return found
 
 
@@ -164,17 +174,6 @@ def example_request(document: dict[str, Any]) -> dict[str, Any] | None:
         "target": quote(target, safe="/?&=%:@!*+,;~-._"),
         "body": _body(document, operation),
     }
-
-
-def _parameters(
-    document: Mapping[str, Any], item: Mapping[str, Any], operation: Mapping[str, Any]
-) -> list[Mapping[str, Any]]:
-    """Return an operation's parameters; its own replace those of the path with the same name and location."""
-    found: dict[tuple[str, str], Mapping[str, Any]] = {}
-    for raw in (*item.get("parameters", ()), *operation.get("parameters", ())):
-        parameter = resolve(document, raw)
-        found[parameter["name"], parameter["in"]] = parameter
-    return list(found.values())
 
 
 def _summary(operation: Mapping[str, Any]) -> str:

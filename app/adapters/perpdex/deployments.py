@@ -1,7 +1,9 @@
 """The exchange's address on each network, and the network's names in actions. Only data."""
 
+import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,20 +21,5 @@ class PerpdexDeployment:
     asset_numbering: str
 
 
-_TESTNET = PerpdexDeployment(
-    url="https://api.hyperliquid-testnet.xyz", chain="Testnet", signature_chain_id="0x66eee", source="b",
-    asset_numbering="testnet",
-)  # fmt: skip
-
-DEPLOYMENTS: Mapping[str, PerpdexDeployment] = {
-    "mainnet": PerpdexDeployment(
-        url="https://api.hyperliquid.xyz",
-        chain="Mainnet",
-        signature_chain_id="0xa4b1",
-        source="a",
-        asset_numbering="mainnet",
-    ),
-    "testnet": _TESTNET,
-    # The stand-in numbers its markets like the real exchange, but nothing signed for it may be valid there.
-    "sandbox": replace(_TESTNET, url="http://127.0.0.1:18548", asset_numbering="mainnet"),
-}
+_FACTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+DEPLOYMENTS: Mapping[str, PerpdexDeployment] = {network: PerpdexDeployment(**row) for network, row in _FACTS.items()}

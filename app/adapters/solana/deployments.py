@@ -4,7 +4,8 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 _FACTS = tomllib.loads(Path(__file__).with_name("deployments.toml").read_text("utf-8"))
 _TESTNET_GENESIS = "4uhcVJyU9pJkvQyS88uRDiswHXSCkY3zQawwpjk2NsNY"
@@ -31,12 +32,7 @@ class SolanaDeployment:
         return genesis_hash == self.genesis_hash
 
 
-def _deployment(row: dict[str, Any]) -> SolanaDeployment:
-    lists: dict[str, Any] = {name: tuple(value) for name, value in row.items() if isinstance(value, list)}
-    return SolanaDeployment(**{**row, **lists})
-
-
-DEPLOYMENTS: Mapping[str, SolanaDeployment] = {name: _deployment(row) for name, row in _FACTS["networks"].items()}
+DEPLOYMENTS = TypeAdapter(dict[str, SolanaDeployment]).validate_python(_FACTS["networks"])
 PUBLIC_GENESIS_HASHES = frozenset(
     {_TESTNET_GENESIS, *(each.genesis_hash for each in DEPLOYMENTS.values() if each.genesis_hash is not None)}
 )

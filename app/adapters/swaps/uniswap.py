@@ -79,43 +79,17 @@ def encode_swap(deployment: EvmDeployment, swap: UniswapSwap) -> CallTarget:
 
 
 def assert_encodes(deployment: EvmDeployment, target: CallTarget, swap: UniswapSwap) -> None:
-    """Check that a call, decoded, is this swap and nothing else. Raises: Rejected("unsafe_instructions")."""
+    """Check that a call is this swap, by any permit, to the byte. Raises: Rejected("unsafe_instructions")."""
     try:
-        is_right = _encodes(deployment, target, swap)
+        if swap.request.input_amount.token == USDC:
+            _deadline, (permit, *_steps) = MULTICALL.decode(target.data)
+            _token, _units, _until, v, r, s = _SELF_PERMIT.decode(permit)
+            swap = replace(swap, permit=(v, r, s))
+        is_right = encode_swap(deployment, swap) == target
     except ValueError:
         is_right = False
     if not is_right:
         raise Rejected("unsafe_instructions")
-
-
-def _encodes(deployment: EvmDeployment, target: CallTarget, swap: UniswapSwap) -> bool:
-    """Compare a call with a swap. Raises: ValueError for other functions or another number of them."""
-    request = swap.request
-    pays_ether, amount = request.input_amount.token != USDC, request.input_amount.units
-    if target.to != deployment.uniswap_router or target.value_units != (amount if pays_ether else 0):
-        return False
-    deadline, steps = MULTICALL.decode(target.data)
-    if deadline != swap.deadline:
-        return False
-    if pays_ether:
-        exchange, refund = steps
-        return refund == _REFUND.encode() and _is_swap_call(deployment, exchange, swap, recipient=request.owner)
-    permit, exchange, unwrap = steps
-    token, units, until, *_signature = _SELF_PERMIT.decode(permit)
-    return (
-        (token, units, until) == (deployment.usdc, amount, swap.deadline)
-        and _UNWRAP.decode(unwrap) == (swap.minimum_units, request.owner)
-        and _is_swap_call(deployment, exchange, swap, recipient=_ROUTER_ADDRESS_ALIAS)
-    )
-
-
-def _is_swap_call(deployment: EvmDeployment, step: bytes, swap: UniswapSwap, *, recipient: str) -> bool:
-    request = swap.request
-    input_address, output_address = _pair(deployment, request)
-    expected = (
-        input_address, output_address, swap.fee_tier, recipient, request.input_amount.units, swap.minimum_units, 0,
-    )  # fmt: skip
-    return EXACT_INPUT.decode(step) == (expected,)
 
 
 def _pair(deployment: EvmDeployment, request: SwapRequest) -> tuple[str, str]:

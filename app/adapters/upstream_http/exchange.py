@@ -4,6 +4,7 @@ requests and urllib3 rewrite targets, and resolve a name again after its address
 """
 
 import functools
+import itertools
 import os
 import re
 import select
@@ -28,7 +29,6 @@ from app.ports.errors import OutcomeUnknown, Rejected, Unreachable
 from app.ports.upstream import Headers, UpstreamRequest
 
 _MAX_IDLE = 1100
-_IDLE_SECONDS = 25.0
 _PORTS = {"http": 80, "https": 443}
 
 AddressCheck = Callable[[str], bool]
@@ -42,7 +42,7 @@ class UpstreamConnection:
     ) -> None:
         """Connect to `scheme://host[:port]`; with a check, only to https on its port. Raises: Rejected, Unreachable."""
         self.origin = origin
-        self.idle_since = 0.0
+        self.usable_until = 0.0
         self._context = context
         try:
             parts = urlsplit(origin)
@@ -81,7 +81,7 @@ class UpstreamConnection:
 
     def is_idle_expired(self) -> bool:
         """Return whether the server may be about to close it."""
-        return time.monotonic() - self.idle_since > _IDLE_SECONDS
+        return time.monotonic() > self.usable_until
 
     def close(self) -> None:
         self.socket.close()
@@ -111,12 +111,17 @@ def tls_context() -> ssl.SSLContext:
 class ConnectionPool:
     """Idle connections by origin, the most recent first; usable from many threads, without waiting."""
 
-    def __init__(self, *, allows: AddressCheck | None = None) -> None:
+    def __init__(self, *, allows: AddressCheck | None, idle_seconds: float) -> None:
+        self._idle_seconds = idle_seconds
         self._new_connection = functools.partial(UpstreamConnection, context=tls_context(), allows=allows)
         self._lock = threading.Lock()
         self._idle: dict[str, deque[UpstreamConnection]] = {}
         self._idle_count = 0
         self._process = os.getpid()
+
+    def __del__(self) -> None:
+        for idle in itertools.chain(*self._idle.values()):
+            idle.close()
 
     def acquire(self, origin: str, *, connect_seconds: float) -> UpstreamConnection:
         """Return an open connection. Raises: Unreachable, Rejected."""
@@ -127,7 +132,7 @@ class ConnectionPool:
         return self._new_connection(origin, connect_seconds=connect_seconds)
 
     def release(self, connection: UpstreamConnection) -> None:
-        connection.idle_since = time.monotonic()
+        connection.usable_until = time.monotonic() + self._idle_seconds
         with self._lock:
             expired = self._remove_expired(connection.origin if self._idle_count < _MAX_IDLE else None)
             if self._process == os.getpid() and self._idle_count < _MAX_IDLE:
@@ -256,21 +261,23 @@ class HttpUpstream:
     _metric_label: str | None = None
     """Replaces the host in metrics; None if hosts are few, and no outsider can choose others."""
 
-    def __init__(self, *, connect_seconds: Decimal | float, read_seconds: Decimal | float) -> None:
+    def __init__(
+        self, *, connect_seconds: Decimal | float, read_seconds: Decimal | float, idle_seconds: float = 25.0
+    ) -> None:
         self._connect_seconds = float(connect_seconds)
         self._read_seconds = float(read_seconds)
-        self._pool = ConnectionPool(allows=self._allows)
+        self._pool = ConnectionPool(allows=self._allows, idle_seconds=idle_seconds)
 
     def send(self, request: UpstreamRequest) -> HttpUpstreamResponse:
         """Send once, and measure it. Raises: Unreachable, OutcomeUnknown, Rejected("address_not_allowed", …)."""
         started = time.perf_counter()
         outcome = "unreachable"
         try:
-            incoming = self._exchange(request)
+            incoming = self.open(request)
             outcome = f"{incoming.status // 100}xx"
-        except OutcomeUnknown as error:
-            outcome = error.reason
-            raise
+        except _BROKEN as error:
+            outcome = "timeout" if isinstance(error, TimeoutError) else "broken"
+            raise OutcomeUnknown(outcome) from None
         except Rejected:
             outcome = "rejected"
             raise
@@ -280,23 +287,20 @@ class HttpUpstream:
             upstream = self._metric_label or _hostname(request.origin)
             counters.UPSTREAM_SECONDS.labels(outcome, upstream).observe(time.perf_counter() - started)
 
-    def _exchange(self, request: UpstreamRequest) -> HttpUpstreamResponse:
+    def open(self, request: UpstreamRequest) -> HttpUpstreamResponse:
+        """Send once. Raises: Unreachable, Rejected; OSError and MalformedResponse when it may have been sent."""
         assert_no_unit()
         head = _head(request)
         connection = self._pool.acquire(request.origin, connect_seconds=self._connect_seconds)
         try:
             return self._send(connection, request, head)
-        except BaseException as error:
+        except BaseException:
             connection.close()
-            if isinstance(error, TimeoutError):
-                raise OutcomeUnknown("timeout") from None
-            if isinstance(error, _BROKEN):
-                raise OutcomeUnknown("broken") from None
             raise
 
     def _send(self, connection: UpstreamConnection, request: UpstreamRequest, head: bytes) -> HttpUpstreamResponse:
         open_socket = connection.socket
-        seconds = self._read_seconds if request.timeout_seconds is None else request.timeout_seconds
+        seconds = self._read_seconds if request.timeout_seconds is None else float(request.timeout_seconds)
         head_seconds = seconds if request.head_seconds is None else min(seconds, float(request.head_seconds))
         set_timeout(open_socket, head_seconds)
         # In one piece while that is cheap: two writes are two packets, and the head alone starts no work.

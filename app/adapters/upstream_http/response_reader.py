@@ -144,6 +144,8 @@ class Http1Reader:
 
     def _receive_head(self) -> bytes:
         buffer = bytearray(self._buffer or self._receive())
+        if not buffer:
+            raise ConnectionResetError  # nothing is known of a response
         searched = 0
         while (end := _HEAD_END.search(buffer, searched)) is None:
             if len(buffer) > _MAX_HEAD_BYTES or not buffer.startswith(_VERSION[: len(buffer)]):

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from app.adapters.bridges import deployments as bridges
 
@@ -62,18 +63,10 @@ class EvmDeployment:
                 yield each.name, address
 
 
-def _deployment(row: dict[str, Any]) -> EvmDeployment:
-    feeds = {name: ChainlinkFeed(**value) for name, value in row.items() if name.endswith("_feed")}
-    return EvmDeployment(**{**row, **feeds, "default_rpc_urls": tuple(row["default_rpc_urls"])})
-
-
 TABLE = Path(__file__).with_name("deployments.toml")
 _FACTS = tomllib.loads(TABLE.read_text("utf-8"))
-_PUBLIC = {
-    (network, chain): _deployment(row)
-    for network, chains in _FACTS["networks"].items()
-    for chain, row in chains.items()
-}
+_NETWORKS = TypeAdapter(dict[str, dict[str, EvmDeployment]]).validate_python(_FACTS["networks"])
+_PUBLIC = {(network, chain): each for network, chains in _NETWORKS.items() for chain, each in chains.items()}
 _ETHEREUM, _BASE = _PUBLIC["mainnet", "ethereum"], _PUBLIC["mainnet", "base"]
 # Clients of x402 version 1 would sign for the real chain under its name.
 _in_sandbox = partial(replace, explorer_tx_url=None, block_seconds=0.0, legacy_network=None)

@@ -1,6 +1,8 @@
-"""Error messages of nodes and programs, in tables with their sources; and recipients that must not be paid."""
+"""Error messages of nodes and programs, read from tables; and recipients that must not be paid."""
 
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
 
 from solders.pubkey import Pubkey
 
@@ -10,35 +12,10 @@ from app.adapters.solana.send import tokens
 ALREADY_PROCESSED = "already_processed"
 """The chain has these very bytes: success."""
 
-# Agave `rpc_custom_error.rs` and `TransactionError` of solana-sdk, by their messages: codes are shared between many.
-SEND_REFUSALS: tuple[tuple[str, str], ...] = (
-    ("already been processed", ALREADY_PROCESSED),  # TransactionError::AlreadyProcessed, from preflight
-    ("alreadyprocessed", ALREADY_PROCESSED),  # the same, where a gateway prints the variant
-    ("signature verification fail", "invalid_transaction"),  # -32003 of Agave
-    ("failed to deserialize", "invalid_transaction"),  # -32602 of Agave `decode_and_deserialize`
-    ("failed to sanitize", "invalid_transaction"),  # -32602 of Agave `sanitize_transaction`
-    ("invalid transaction", "invalid_transaction"),  # -32602 of Agave `sanitize_transaction`, older message
-    ("too large", "invalid_transaction"),  # -32602 of Agave `decode_and_deserialize`
-)
-
-# `TokenError` of github.com/solana-program/token, by its number in `Custom`.
-_TOKEN_ERRORS: Mapping[int, str] = {
-    1: "insufficient token balance", 3: "the token account is of another mint",
-    4: "the token account has another owner", 17: "the token account is frozen", 18: "the mint has other decimals",
-}  # fmt: skip
-
+_TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+SEND_REFUSALS: Sequence[tuple[str, str]] = [(words, reason) for words, reason in _TABLES["sends"]]
 _MAX_NAME = 60  # no variant is longer
-_OWNED_BY_THE_RUNTIME = frozenset(
-    Pubkey.from_string(program)
-    for program in (
-        "NativeLoader1111111111111111111111111111111",
-        "BPFLoader1111111111111111111111111111111111",
-        "BPFLoader2111111111111111111111111111111111",
-        "BPFLoaderUpgradeab1e11111111111111111111111",
-        "LoaderV411111111111111111111111111111111111",
-        "Sysvar1111111111111111111111111111111111111",
-    )
-)
+_OWNED_BY_THE_RUNTIME = frozenset(map(Pubkey.from_string, _TABLES["runtime"]))
 
 
 def account_refusal(account: AccountState | None) -> str | None:
@@ -60,6 +37,6 @@ def simulation_error(error: object) -> str:
         if variant == "InstructionError" and isinstance(detail, list) and len(detail) == 2:  # noqa: PLR2004 - [place, error]
             variant = detail[1]
             if isinstance(variant, dict) and type(code := variant.get("Custom")) is int:
-                return _TOKEN_ERRORS.get(code, f"custom program error {code:#x}")
+                return str(_TABLES["token_errors"].get(str(code), f"custom program error {code:#x}"))
     is_name = isinstance(variant, str) and variant.isascii() and variant.isalnum() and len(variant) <= _MAX_NAME
     return str(variant) if is_name else "the transaction would fail"

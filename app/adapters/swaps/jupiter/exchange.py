@@ -51,26 +51,22 @@ class SwapAccounts:
 
 @dataclass(frozen=True, slots=True)
 class _RouteLayout:
+    """An instruction: the place of its amounts, and its first accounts by name, None for those that differ by route."""
+
     discriminator: bytes
     amounts_offset: int
-    owner: int
-    input_account: int
-    output_account: int
-    first_mint: int
-    """Both mints, then both token programs."""
-    event_authority: int
-    recipient: int | None
-    """Where another recipient could be set; the program's own id there means none."""
+    accounts: tuple[str | None, ...]
 
 
+_MINTS = "input_mint", "output_mint", "token_program", "token_program"
 LAYOUTS = (
     _RouteLayout(
-        discriminator("global:route_v2"), amounts_offset=8,
-        owner=0, input_account=1, output_account=2, first_mint=3, event_authority=8, recipient=7,
+        discriminator("global:route_v2"), 8,
+        ("owner", "input_account", "output_account", *_MINTS, "recipient", "event_authority", "jupiter"),
     ),
     _RouteLayout(
-        discriminator("global:shared_accounts_route_v2"), amounts_offset=9,
-        owner=1, input_account=2, output_account=5, first_mint=6, event_authority=10, recipient=None,
+        discriminator("global:shared_accounts_route_v2"), 9,
+        (None, "owner", "input_account", None, None, "output_account", *_MINTS, "event_authority", "jupiter"),
     ),
 )  # fmt: skip
 
@@ -91,7 +87,7 @@ def with_minimum(route: Instruction, pair: SwapAccounts, *, units: int, minimum_
         in_units, _quoted, _slippage, fee_bps, better_fee_bps = AMOUNTS.unpack_from(data, layout.amounts_offset)
         keys = [meta.pubkey for meta in route.accounts]
         is_right = _do_accounts_match(keys, layout, pair)
-    except (struct.error, IndexError):
+    except (struct.error, ValueError):
         raise Rejected("unsafe_instructions") from None
     signers = {meta.pubkey for meta in route.accounts if meta.is_signer}
     if not is_right or signers != {pair.owner} or (in_units, fee_bps, better_fee_bps) != (units, 0, 0):
@@ -102,20 +98,13 @@ def with_minimum(route: Instruction, pair: SwapAccounts, *, units: int, minimum_
 
 
 def _do_accounts_match(keys: list[Pubkey], layout: _RouteLayout, pair: SwapAccounts) -> bool:
-    first = layout.first_mint
-    payee_is_owner = layout.recipient is None or keys[layout.recipient] in (pair.output_account, JUPITER)
-    return payee_is_owner and (
-        keys[layout.owner],
-        keys[layout.input_account],
-        keys[layout.output_account],
-        *keys[first : first + 4],
-        keys[layout.event_authority],
-        keys[layout.event_authority + 1],
-    ) == (
-        pair.owner, pair.input_account, pair.output_account,
-        pair.input_mint, pair.output_mint, TOKEN_PROGRAM, TOKEN_PROGRAM,
-        _EVENT_AUTHORITY, JUPITER,
-    )  # fmt: skip
+    """Compare the accounts with the swap's. Raises: ValueError if there are too few."""
+    fixed = {
+        "token_program": (TOKEN_PROGRAM,), "event_authority": (_EVENT_AUTHORITY,), "jupiter": (JUPITER,),
+        "recipient": (pair.output_account, JUPITER),  # the program's own id means no other recipient
+    }  # fmt: skip
+    named = zip(keys[: len(layout.accounts)], layout.accounts, strict=True)
+    return all(name is None or key in (fixed.get(name) or [getattr(pair, name)]) for key, name in named)
 
 
 _U64 = 2**64
