@@ -26,6 +26,7 @@ from app.capacity.limiter import ConcurrencyLimiter, RateLimiter
 from app.catalog import subscriptions
 from app.catalog.browse import routes as catalog
 from app.catalog.payouts import routes as payouts
+from app.catalog.payouts.destinations import open_payout_error
 from app.catalog.proxy import routes as proxy
 from app.catalog.services import routes as services
 from app.config import Settings
@@ -181,7 +182,7 @@ def build_state(settings: Settings, ports: Ports, document: OpenApiDocument, pro
     return AppState(
         settings=settings, ports=ports, threads=threads, forwarding_limiter=ConcurrencyLimiter(threads),
         rate_limiter=RateLimiter(settings.redis_address), provider_listings=(purchases.provider_listing,),
-        wallet_deletion_guards=(purchases.deletion_conflict, topups.open_topup_error),
+        wallet_deletion_guards=(purchases.deletion_conflict, topups.open_topup_error, open_payout_error),
         wallet_deletion_listeners=(subscriptions.cancel_for_wallet, service_purchases.remove_rows_of),
         gas_sponsor=settlement_risks.gas_sponsor, balance_readers=balances.reader_threads(ports.chains),
         verified_networks=set(), parts={type(part): part for part in parts},

@@ -127,6 +127,7 @@ class AuditAction(StrEnum):
     SERVICE_PAUSED = "service.paused"
     SERVICE_RESUMED = "service.resumed"
     SERVICE_PAID = "service.paid"
+    SERVICE_WRITTEN_OFF = "service.written_off"
     SERVICE_CALL_REFUNDED = "service.call_refunded"
     GATEWAY_KEYS_SHOWN = "gateway_keys.shown"
     BUDGET_CREATED = "budget.created"

@@ -206,6 +206,8 @@ class Payout(Model):
 
     transaction: TransactionView | None = None
     """What pays it, as it was when this row was read."""
+    wallet_id: str | None = None
+    """The seller's wallet to which it is about to be paid."""
 
 
 class ServiceTotal(Model):

@@ -34,6 +34,6 @@ class MovementKind(StrEnum):
 
 REQUESTED = (
     MovementKind.TRANSFER, MovementKind.WITHDRAWAL, MovementKind.SWAP, MovementKind.BRIDGE, MovementKind.TOPUP,
-    MovementKind.X402, MovementKind.PURCHASE,
+    MovementKind.X402, MovementKind.PURCHASE, MovementKind.PAYOUT,
 )  # fmt: skip
 """What agents request and owners approve; the others follow from these. `app.movements` has a definition of each."""

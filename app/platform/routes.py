@@ -21,7 +21,7 @@ from app.catalog.services import service as services
 from app.core import clock, identifiers
 from app.core.pagination import Page
 from app.db.unit_of_work import read_only_unit
-from app.errors import LimitReached, NotFound, SelfRevoke, TransactionInProgress, WalletFrozen
+from app.errors import LimitReached, NotFound, PayoutRefused, SelfRevoke, TransactionInProgress, WalletFrozen
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards
@@ -157,6 +157,15 @@ def list_all_payouts(query: dict[str, Any]) -> Page[Payout]:
 def refund_call_of_service(body: dict[str, Any], service_id: str, claim: Claim) -> Payout:
     """Refund a call of any service once, from its earnings, to whom its seller could refund it."""
     return payout_routes.refund(payouts.find_service(service_id), body, claim)
+
+
+@blp.post("/services/<string:service_id>/write-off")
+@idempotent(owner=guards.acting_key_id, rebuild=payout_routes.rebuilt, note=_NOTE)
+@blp.response(201, payout_schemas.PayoutShape)
+@blp.raises(PayoutRefused)
+def write_off_earnings(service_id: str, claim: Claim) -> Payout:
+    """Record what a deleted seller has earned as kept by the operator, or paid elsewhere; no money moves."""
+    return payouts.write_off(payouts.find_service(service_id), actor=_actor(), claim=claim)
 
 
 @blp.patch("/agents/<string:agent_id>")

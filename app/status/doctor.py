@@ -18,10 +18,12 @@ from sqlalchemy.orm import Session
 
 from app import authenticated
 from app.audit_log import verification, witness
+from app.catalog.payouts import earnings
 from app.config import MIN_SECRET_LENGTH, Network, Settings
 from app.core import clock
 from app.core.chains import TOKENS_BY_SYMBOL
 from app.core.ip_ranges import is_loopback
+from app.core.money import usd_string
 from app.db import leases, libpq
 from app.db.leases import ProcessKind
 from app.db.unit_of_work import read_only_unit
@@ -173,6 +175,7 @@ def _check_database(network: Network, vault: Vault) -> Iterator[Finding]:
         yield from _about("audit", _check_witness(session))
         yield from _about("workers", _check_workers(session))
         yield from _about("movements", _check_movements(session))
+        yield from _about("payouts", _check_earnings(session))
     yield from _run_check("keys", lambda: _check_custody(stored, network, vault))
 
 
@@ -231,6 +234,13 @@ def _check_movements(session: Session) -> Iterator[Finding]:
             minutes = waiting.oldest_seconds // 60
             message = f"a {waiting.type} on {waiting.chain} has been pending for {minutes} minutes"
             yield _warn(message, "see docs/operations/stuck-transactions.md")
+
+
+def _check_earnings(session: Session) -> Iterator[Finding]:
+    if app_state().settings.payouts_enabled:
+        for service_id, nanos in earnings.owed_to_deleted(session).items():
+            fix = f"POST /v1/platform/services/{service_id}/write-off, see docs/operations/payouts.md"
+            yield _warn(f"{usd_string(nanos)} USD are owed to a deleted agent for service {service_id}", fix)
 
 
 def _check_redis(settings: Settings, ports: Ports) -> Iterator[Finding]:

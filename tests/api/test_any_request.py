@@ -87,7 +87,7 @@ NEVER_SERVED = {
     "GET /v1/wallets/{wallet_id}/x402/purchases/{transaction_id}",
     *(f"{method} /v1/gateway/{{provider}}/{{path}}" for method in ("PUT", "PATCH", "DELETE")),
     *(f"POST /v1/{path}" for path in ("services/{service_id}/payouts", "services/{service_id}/refunds")),
-    "POST /v1/platform/services/{service_id}/refunds",
+    *(f"POST /v1/platform/services/{{service_id}}/{each}" for each in ("refunds", "write-off")),
     *(f"POST /v1/{path}" for path in ("chat/completions", "messages", "responses", "embeddings")),
 }
 """Operations that cannot succeed here: the exchange is unreachable, no provider has these methods, no model;

@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 import time_machine
+from eth_utils import to_checksum_address
 from flask import Flask
 from sqlalchemy import select, update
 
+from app.approvals import service as approvals
+from app.approvals.service import OwnerMethod, OwnerProof
 from app.catalog.models import Payout
 from app.catalog.payouts import earnings
 from app.catalog.payouts import service as payouts
@@ -33,8 +36,10 @@ from tests.support.drivers import fresh_address
 from tests.support.faults import FaultyChain
 from tests.support.market import Market, market, sell
 from tests.support.operators import operator as operator_with
+from tests.support.owners import person
 from tests.support.payments import EvmPayer
 from workers import confirmations, sweeps
+from workers.approvals import execute as execute_approvals
 
 pytestmark = pytest.mark.chain
 BASE = ChainName.BASE
@@ -388,7 +393,8 @@ def test_after_a_restore_nothing_is_paid_until_the_operator_has_checked(stage: M
     ("nanos", "bps"), [(1_000_000_001, 1), (999, 0), (1_234_567_891, 333), (10**9, 9000), (0, 500), (-5, 100)]
 )
 def test_paid_and_commission_never_exceed_what_is_available(nanos: int, bps: int) -> None:
-    paid, commission = earnings.divide(nanos, bps)
+    paid = earnings.payable_of(nanos, bps)
+    commission = earnings.commission_of(paid, bps)
     assert paid % 1000 == 0
     assert 0 <= paid + commission <= max(nanos, 0)
     # The commission is rounded down, and less than a base unit with its commission is left.
@@ -517,7 +523,7 @@ def test_limits_of_the_wallet_bind_a_payout_to_an_address_outside(stage: Market)
     stage.seller.controls(per_tx_limit_usd=0.5)
     assert request(stage, {"address": fresh_address()}).get_json()["code"] == "PER_TX_LIMIT_EXCEEDED"
     stage.seller.controls(per_tx_limit_usd=0, approval_threshold_usd=0.5)
-    assert request(stage, {"address": fresh_address()}).get_json()["code"] == "APPROVAL_REQUIRED"
+    assert request(stage, {"address": fresh_address()}).status_code == 202
     assert request(stage).get_json()["status"] == "paid"
 
 
@@ -539,3 +545,134 @@ def test_the_audit_finds_an_open_payout_that_no_longer_counts(stage: Market) -> 
             session.execute(update(Payout).where(Payout.id == payout_id).values(status=status))
         with read_only_unit() as session:
             assert len(earnings.find_problems(session)) == problems
+
+
+def waiting(chain: FaultyChain) -> None:
+    """Let nothing that is sent reach the chain."""
+    chain.raising("broadcast", "before", Unreachable("node_down"))
+    chain.raising("rebroadcast", "before", Unreachable("node_down"), times=100)
+
+
+def test_a_wallet_is_not_deleted_while_a_payout_to_it_is_under_way(
+    stage: Market, chain: FaultyChain, own_base_node: EvmNode
+) -> None:
+    second = stage.seller.post("/v1/wallets", {}).get_json()["id"]
+    earn(stage, 2)
+    waiting(chain)
+    payout_id = request(stage, {"wallet_id": second}, Prefer="respond-async").get_json()["id"]
+    operator = operator_with(stage.app.test_client())
+    for answer in (
+        stage.seller.delete(f"/v1/wallets/{second}?force=true"), operator.delete(f"/agents/{stage.seller.id}"),
+    ):  # fmt: skip
+        assert (answer.status_code, answer.get_json()["code"]) == (409, "TRANSACTION_IN_PROGRESS"), answer.get_json()
+        assert answer.get_json()["details"] == {"transaction_id": payout_id}
+    chain.faults.clear()
+    look(own_base_node)
+    assert stage.seller.delete(f"/v1/wallets/{second}?force=true").status_code == 200
+
+
+def test_a_payout_to_a_wallet_that_is_deleted_meanwhile_is_not_signed(stage: Market, chain: FaultyChain) -> None:
+    second = stage.seller.post("/v1/wallets", {}).get_json()["id"]
+    earn(stage, 2)
+    deleted = []
+
+    def delete() -> None:
+        deleted.append(stage.seller.delete(f"/v1/wallets/{second}?force=true").status_code)
+
+    chain.fail("draft", "before", delete)
+    answer = request(stage, {"wallet_id": second})
+    assert deleted == [200]
+    assert (answer.status_code, statement(stage)["payouts"]) == (404, [])
+
+
+def test_the_operator_writes_off_what_a_deleted_seller_has_earned_and_only_that(stage: Market) -> None:
+    earn(stage, 4)
+    operator = operator_with(stage.app.test_client())
+    path = f"/services/{stage.id}/write-off"
+    assert reason(operator.post(path)) == "seller_exists"
+    assert stage.buyer.post(f"/v1/platform{path}").status_code == 401
+    operator.delete(f"/agents/{stage.seller.id}")
+    with read_only_unit() as session:
+        assert earnings.owed_nanos(session) == 900_000_000
+    owed = f"1 USD are owed to a deleted agent for service {stage.id}"
+    assert owed in operator.get("/doctor").get_data(as_text=True)
+    answer = operator.post(path, None, Idempotency_Key="one")
+    body = answer.get_json()
+    assert answer.status_code == 201, body
+    assert (body["amount_usd"], body["status"]) == (1.0, "paid")
+    assert (body["chain"], body["to"], body["closed_at"] is None) == (None, None, False)
+    assert operator.post(path, None, Idempotency_Key="one").get_json() == body
+    assert reason(operator.post(path)) == "earnings_exceeded"
+    [entry] = operator.get("/audit?action=service.written_off").get_json()["entries"]
+    assert (entry["subject"]["id"], entry["after"]["service_id"]) == (stage.seller.id, stage.id)
+    with read_only_unit() as session:
+        assert earnings.owed_nanos(session) == 0
+        assert earnings.find_problems(session) == []
+
+
+def approve(approval_id: str) -> None:
+    found = approvals.get(approval_id)
+    with unit_of_work() as session:
+        assert approvals.decide(session, found, is_approved=True, proof=OwnerProof(OwnerMethod.OWNER_KEY))
+    execute_approvals()
+
+
+def test_an_owner_approves_a_payout_to_an_address_outside_and_no_more_is_paid(
+    stage: Market, chain: FaultyChain
+) -> None:
+    earn(stage, 4)
+    outside = to_checksum_address(fresh_address())
+    stage.seller.controls(approval_threshold_usd=0.5)
+    answer = request(stage, {"address": outside}, Idempotency_Key="payout-1")
+    assert answer.status_code == 202, answer.get_json()
+    approval_id = answer.get_json()["approval"]["id"]
+    someone = person(stage.app)
+    someone.claim(stage.seller.post("/v1/agents/claim-code").get_json())
+    page = f"/owner/agents/{stage.seller.id}/approvals/{approval_id}"
+    title = someone.get(page).text.partition("<h1>")[2].partition("</h1>")[0]
+    assert title.startswith("Pay out $0.90 of earnings on Base to "), title
+    assert outside in title
+    shown = approvals.get(approval_id)
+    assert (shown.kind, shown.value_nanos, shown.recipient) == ("payout", 900_000_000, outside)
+    assert shown.facts == {"chain": "base"}
+    assert (statement(stage)["payouts"], stage.seller.spent_this_month()) == ([], 0.9)
+    earn(stage, 4)
+    approve(approval_id)
+    [row] = statement(stage)["payouts"]
+    found = stage.seller.get(f"/v1/approvals/{approval_id}").get_json()
+    assert (found["status"], found["transaction_id"], found["error"]) == ("executed", row["id"], None)
+    assert (row["amount_usd"], row["commission_usd"], row["to"]) == (0.9, 0.1, outside)
+    assert held(chain, outside) == usdc(0.9)
+    # Its transaction is the treasury's, so that the owner has no page of it.
+    assert "and it was executed" in someone.get(page).text
+    assert row["id"] not in someone.get(page).text
+    assert stage.seller.spent_this_month() == 0
+    execute_approvals()
+    again = request(stage, {"address": outside}, Idempotency_Key="payout-1")
+    assert again.get_json() == answer.get_json()
+    assert len(statement(stage)["payouts"]) == 1
+    assert_books_agree(stage)
+
+
+def test_what_was_refunded_before_the_owner_approved_is_not_paid(stage: Market, chain: FaultyChain) -> None:
+    call_id, *_ = earn(stage, 4)
+    outside = fresh_address()
+    stage.seller.controls(approval_threshold_usd=0.5)
+    approval_id = request(stage, {"address": outside}).get_json()["approval"]["id"]
+    refund(stage, call_id)
+    approve(approval_id)
+    assert held(chain, outside) == usdc(0.675)
+    assert_books_agree(stage)
+
+
+def test_a_payout_that_the_owner_refuses_is_not_made_and_holds_nothing(stage: Market) -> None:
+    earn(stage, 4)
+    stage.seller.controls(approval_threshold_usd=0.5)
+    approval_id = request(stage, {"address": fresh_address()}).get_json()["approval"]["id"]
+    waiting_for_owner = approvals.get(approval_id)
+    with unit_of_work() as session:
+        by_session = OwnerProof(OwnerMethod.SESSION)
+        assert approvals.decide(session, waiting_for_owner, is_approved=False, proof=by_session)
+    execute_approvals()
+    assert (statement(stage)["payouts"], stage.seller.spent_this_month()) == ([], 0)
+    assert request(stage).get_json()["amount_usd"] == 0.9

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
+import psycopg
 import pytest
 from flask import Flask
 
-from app.catalog.payouts import earnings
+from app.catalog.payouts import destinations, earnings
 from app.catalog.payouts import service as payouts
 from app.core.chains import USDC, ChainName
 from app.credits import accounts as credit_accounts
-from app.db.unit_of_work import read_only_unit
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.errors import NotFound
 from app.payments import treasury
 from app.payments.treasury import WalletRole
 from sandbox.evm import EvmNode
@@ -102,3 +105,28 @@ def test_refunds_of_many_payers_race_for_what_one_call_has_earned(
     with app.app_context(), read_only_unit() as session:
         assert earnings.read(session, offered).unpaid_nanos == 0
         assert earnings.find_problems(session) == []
+
+
+def test_the_deletion_of_a_wallet_waits_for_the_payout_to_it_that_is_being_signed(
+    postgres_url: str, base_node: EvmNode, build_app: Callable[..., Flask]
+) -> None:
+    _, app = opened(postgres_url, base_node, build_app)
+    with app.app_context():
+        seller = register(app.test_client())
+        sell(seller)
+        wallet_id = seller.post("/v1/wallets", {}).get_json()["id"]
+
+    def delete() -> int:
+        with app.app_context():
+            return app.test_client().delete(f"/v1/wallets/{wallet_id}?force=true", headers=seller.headers()).status_code
+
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    url = postgres_url.replace("+psycopg", "")
+    with ThreadPoolExecutor(1) as threads, psycopg.connect(url, autocommit=True) as outsider, app.app_context():
+        with unit_of_work() as session:
+            destinations.lock_wallet(session, wallet_id, seller.id)
+            deleted = threads.submit(delete)
+            wait_until(lambda: outsider.execute(waiting).fetchall(), what="the deletion waits")
+        assert deleted.result(30) == 200
+        with pytest.raises(NotFound), unit_of_work() as session:
+            destinations.lock_wallet(session, wallet_id, seller.id)

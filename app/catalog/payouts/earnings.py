@@ -10,15 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import case, select
+from sqlalchemy import case, exists, select
 from sqlalchemy.orm import Session
 
 from app.catalog import statistics
-from app.catalog.models import PROVIDER_PREFIX, Payout, PayoutKind, PayoutStatus, ServiceTotal
+from app.catalog.models import PROVIDER_PREFIX, Payout, PayoutKind, PayoutStatus, Service, ServiceTotal
 from app.core import clock
 from app.core.movement_kinds import MovementKind
 from app.credits import accounts
 from app.db.tables import sums
+from app.identity import agents
 from app.payments import claimed_payments
 from app.payments.claimed_payments import NANOS_PER_UNIT, PaymentStatus
 from app.state import app_state
@@ -51,19 +52,19 @@ class Earnings:
         return max(0, min(self.unpaid_nanos, self.recent_nanos))
 
     @property
-    def payable(self) -> tuple[int, int]:
-        """Return what a payout would pay now, and its commission."""
-        return divide(self.unpaid_nanos - self.held_nanos, app_state().settings.payout_commission_bps)
-
-    @property
     def payable_nanos(self) -> int:
-        return self.payable[0]
+        """Return what a payout would pay now."""
+        return payable_of(self.unpaid_nanos - self.held_nanos, app_state().settings.payout_commission_bps)
 
 
-def divide(nanos: int, commission_bps: int) -> tuple[int, int]:
-    """Return the whole base units of USDC that can be paid of an amount, and their commission, rounded down."""
-    paid = max(nanos, 0) * (_ALL_BPS - commission_bps) // _ALL_BPS // NANOS_PER_UNIT * NANOS_PER_UNIT
-    return paid, paid * commission_bps // (_ALL_BPS - commission_bps)
+def payable_of(nanos: int, commission_bps: int) -> int:
+    """Return the whole base units of USDC that can be paid of an amount, less their commission."""
+    return max(nanos, 0) * (_ALL_BPS - commission_bps) // _ALL_BPS // NANOS_PER_UNIT * NANOS_PER_UNIT
+
+
+def commission_of(paid_nanos: int, commission_bps: int) -> int:
+    """Return the commission of what is paid, rounded down."""
+    return paid_nanos * commission_bps // (_ALL_BPS - commission_bps)
 
 
 def read(session: Session, service_id: str) -> Earnings:
@@ -93,6 +94,14 @@ def owed_nanos(session: Session) -> int:
     (revenue,) = accounts.sums_of(session, ServiceTotal.revenue_nanos + 0)
     unpaid = revenue - _reversed_nanos(session) - taken
     return unpaid - unpaid * app_state().settings.payout_commission_bps // _ALL_BPS + pending
+
+
+def owed_to_deleted(session: Session) -> dict[str, int]:
+    """Return what is owed for services whose sellers were deleted, by service; some of it may be held."""
+    has_earned = exists().where(ServiceTotal.service_id == Service.id, ServiceTotal.revenue_nanos > 0)
+    found = session.scalars(select(Service.id).where(~agents.exists_with(Service.agent_id), has_earned))
+    owed = {service_id: read(session, service_id).unpaid_nanos for service_id in found.all()}
+    return {service_id: nanos for service_id, nanos in owed.items() if nanos > 0}
 
 
 def find_problems(session: Session) -> list[str]:

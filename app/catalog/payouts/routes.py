@@ -1,26 +1,37 @@
 """`/v1/services/{id}/payouts` and `/refunds`: what a seller is paid, and returns to payers."""
 
+from dataclasses import replace
 from typing import Any
 
-from flask import request
+from flask import Response, request
 
 from app import errors
-from app.audit_log.actors import current_actor
+from app.approvals import service as approvals
+from app.approvals.schemas import AwaitingApproval
+from app.audit_log.actors import current_actor, system_actor
 from app.catalog.models import Payout, Service
-from app.catalog.payouts import schemas
+from app.catalog.payouts import destinations, schemas
 from app.catalog.payouts import service as payouts
+from app.catalog.payouts.destinations import PayoutOrder
+from app.core.movement_kinds import MovementKind
 from app.errors import NotFound
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards
 from app.wallets.api.routes import LIMIT_ERRORS
-from app.wallets.kinds.definition import PREFER_NOTE, rebuild_from_record
+from app.wallets.kinds.definition import PREFER_NOTE, MovementDefinition, rebuild_from_record
 from app.web.blueprint import Blueprint, offers_csv
 from app.web.client_request import wait_seconds
 from app.web.schemas import PageQuery
 
 NOTE = "Repeating a request with the same key returns the first response and pays nothing again."
 REFUND_ERRORS = (errors.PayoutRefused, errors.PayoutFailed)
+PAYOUT = MovementDefinition(
+    name=MovementKind.PAYOUT, title="Payout", body=schemas.ApprovablePayout(), send=payouts.pay_out,
+    parse=lambda body: PayoutOrder(
+        body["service_id"], system_actor("approvals"), body["chain"], body["address"], body["wallet_id"]
+    ),
+)  # fmt: skip
 blp = Blueprint("payouts", guard=guards.AGENT_KEY, url_prefix="/v1/services")
 
 
@@ -55,11 +66,14 @@ def list_payouts(query: dict[str, Any], service: Service) -> dict[str, Any]:
 @idempotent(owner=guards.idempotency_owner, rebuild=rebuilt, note=NOTE)
 @blp.arguments(schemas.PayoutBody, required=False)
 @blp.response(201, schemas.PayoutShape)
+@blp.alt_response(approvals.ACCEPTED, schema=AwaitingApproval, description=approvals.DESCRIPTION)
 @blp.raises(*REFUND_ERRORS, errors.AddressNotAllowed, *LIMIT_ERRORS)
 @blp.header("Prefer", PREFER_NOTE)
-def request_payout(body: dict[str, Any], service: Service, claim: Claim) -> Payout:
+def request_payout(body: dict[str, Any], service: Service, claim: Claim) -> Payout | Response:
     """Pay out all that is payable. `pending` means that it was sent and the service completes it."""
-    return payouts.pay_out(service, **body, actor=current_actor(), wait_seconds=wait_seconds(), claim=claim)
+    asked = {**body, "service_id": service.id, "chain": destinations.chain_of(body["chain"], body["address"])}
+    order = replace(PAYOUT.parse(asked), actor=current_actor())
+    return PAYOUT.request(payouts.first_wallet(service.id), order, body=asked, claim=claim)
 
 
 @blp.post("/<string:service_id>/refunds")

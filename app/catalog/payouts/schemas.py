@@ -2,6 +2,7 @@
 
 from marshmallow import fields
 
+from app.approvals.schemas import APPROVAL_NOTE
 from app.catalog.models import PayoutKind, PayoutStatus
 from app.web.fields import Address, Identifier, Instant, Symbol, Text, Usd
 from app.web.schemas import EXAMPLE_ID, PageQuery, Pagination, Schema, page_schema
@@ -13,6 +14,13 @@ class PayoutBody(Schema):
     chain = Symbol(load_default=None, metadata={"enum": ["ethereum", "base", "solana"], "example": "base"})
     address = Address(load_default=None, metadata={"example": "0x52908400098527886E0F7030069857D2E4169EE7"})
     wallet_id = Text(load_default=None, metadata={"example": EXAMPLE_ID})
+    approval_note = APPROVAL_NOTE
+
+
+class ApprovablePayout(PayoutBody):
+    """A payout as an approval stores it."""
+
+    service_id = fields.String(required=True)
 
 
 class RefundBody(Schema):

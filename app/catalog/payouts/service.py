@@ -20,11 +20,12 @@ from app.audit_log.actors import Actor, system_actor
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.authenticated import seal_of
 from app.catalog.models import PROVIDER_PREFIX, Payout, PayoutKind, PayoutStatus, Service, ServiceTotal
-from app.catalog.payouts import earnings
+from app.catalog.payouts import destinations, earnings
+from app.catalog.payouts.destinations import PayoutOrder
 from app.catalog.payouts.earnings import REFUND_PREFIX, Earnings
 from app.catalog.services import service as services
 from app.core import clock, identifiers
-from app.core.chains import USDC, ChainName, parse_any_address
+from app.core.chains import USDC, ChainName
 from app.core.money import TokenAmount, nanos_from_usd, usd_from_nanos, usd_string
 from app.core.movement_kinds import MovementKind
 from app.core.pagination import Page, PageRequest
@@ -43,13 +44,13 @@ from app.payments import claimed_payments, treasury
 from app.payments.claimed_payments import NANOS_PER_UNIT
 from app.payments.treasury import WalletRole
 from app.ports.errors import PortError
-from app.spending import holds as spending_holds
-from app.spending.policy import SpendingRequest
+from app.spending.policy import ApprovedPayment
 from app.state import app_state
 from app.usage import service as usage
 from app.wallets import transfers
-from app.wallets.core import parsing, wallets
+from app.wallets.core import wallets
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
+from app.wallets.core.wallets import WalletView
 from app.wallets.kinds.transfer import parse_movement
 from app.wallets.transactions import relayed
 from app.wallets.transactions.relayed import BlockDecision
@@ -98,38 +99,63 @@ def find_service(service_id: str, *conditions: ColumnElement[bool]) -> Service:
         return found
 
 
+def first_wallet(service_id: str) -> WalletView:
+    """Return the first wallet of a service's seller. Raises: NotFound."""
+    seller_id = find_service(service_id).agent_id
+    with read_only_unit() as session:
+        return wallets.first_wallet(session, seller_id)
+
+
 def earnings_of(service_id: str) -> Earnings:
     with read_only_unit() as session:
         return earnings.read(session, service_id)
 
 
-def pay_out(
-    service: Service,
-    *,
-    chain: str | None = None,
-    address: str | None = None,
-    wallet_id: str | None = None,
-    actor: Actor,
-    wait_seconds: Decimal | None,
-    claim: Claim,
-) -> Payout:
-    """Pay all that is payable of a service's earnings, to an address or a wallet; by default the seller's first.
+def pay_out(wallet: WalletView, order: PayoutOrder, *, wait_seconds: Decimal | None, claim: Claim) -> Payout:
+    """Pay all that is payable of a service's earnings, or what the owner has approved of it.
+
+    `wallet` is the seller's first wallet, whose controls decide on other addresses.
 
     Raises: PayoutRefused, PayoutFailed, InvalidInput, NotFound, AddressNotAllowed; the errors of refused limits.
     """
+    service = find_service(order.service_id, Service.agent_id == wallet.agent_id)
     _assert_offered()
     if service.is_suspended:
         raise _refused("service_paused", "The operator has paused this service, so its earnings are not paid out.")
-    nanos, commission_nanos = earnings_of(service.id).payable
+    nanos = earnings_of(service.id).payable_nanos
+    if wallet.approved is not None:
+        nanos = min(nanos, wallet.approved.max_nanos)
     minimum_nanos = nanos_from_usd(app_state().settings.payout_minimum_usd)
     if nanos < max(minimum_nanos, NANOS_PER_UNIT):
         text = f"Less is payable than the minimum of a payout, {usd_string(minimum_nanos)} USD."
         raise _refused("below_minimum", text, payable_usd=usd_from_nanos(nanos))
-    name, recipient = _destination(service.agent_id, chain, address, wallet_id, nanos=nanos)
+    name, recipient, own = destinations.find(wallet, order, nanos=nanos)
+    commission_nanos = earnings.commission_of(nanos, app_state().settings.payout_commission_bps)
     payout = _new(
         service, PayoutKind.PAYOUT, nanos, commission_nanos=commission_nanos, chain=name.value, recipient=recipient
     )
-    return _send(payout, actor=actor, wait_seconds=wait_seconds, claim=claim)
+    payout.wallet_id = None if own is None else own.id
+    return _send(payout, actor=order.actor, wait_seconds=wait_seconds, claim=claim, approved=wallet.approved)
+
+
+def write_off(service: Service, *, actor: Actor, claim: Claim) -> Payout:
+    """Record that the operator keeps, or has paid elsewhere, what a deleted seller has earned; no money moves.
+
+    Raises: PayoutRefused.
+    """
+    with unit_of_work() as session:
+        if session.scalar(select(agents.exists_with(service.agent_id))):
+            raise _refused("seller_exists", "The seller of this service exists, so its earnings are paid out.")
+        leases.lock(session, _earnings_lock(service.id))
+        found = earnings.read(session, service.id)
+        payout = _new(service, PayoutKind.PAYOUT, found.unpaid_nanos - found.held_nanos)
+        if payout.amount_nanos <= 0:
+            text = "Nothing is owed for this service that is not held."
+            raise _refused("earnings_exceeded", text, available_usd=usd_from_nanos(payout.amount_nanos))
+        payout.id, payout.closed_at = identifiers.new_id(), clock.now()
+        claim.bind(session, payout.id)
+        _take(session, payout, PayoutStatus.PAID, actor)
+    return get(payout.id)
 
 
 def refund(
@@ -194,8 +220,13 @@ def _refund_in_credits(made: Payout, *, actor: Actor, claim: Claim) -> Payout:
     return get(made.id)
 
 
-def _send(payout: Payout, *, actor: Actor, wait_seconds: Decimal | None, claim: Claim) -> Payout:
-    """Transfer USDC from the treasury, and take it from the earnings in the unit that signs the transfer."""
+def _send(
+    payout: Payout, *, actor: Actor, wait_seconds: Decimal | None, claim: Claim, approved: ApprovedPayment | None = None
+) -> Payout:
+    """Transfer USDC from the treasury, and take it from the earnings in the unit that signs the transfer.
+
+    That unit first releases what was held since the owner was asked.
+    """
     chain = ChainName(payout.chain or "")
     amount = TokenAmount(payout.amount_nanos // NANOS_PER_UNIT, USDC)
     body = {"chain": chain.value, "to": payout.recipient, "amount": str(amount), "currency": USDC.symbol}
@@ -210,7 +241,7 @@ def _send(payout: Payout, *, actor: Actor, wait_seconds: Decimal | None, claim: 
 
     try:
         sent = transfers.send(
-            treasury.wallet(WalletRole.TREASURY, chain),
+            replace(treasury.wallet(WalletRole.TREASURY, chain), approved=approved),
             # Otherwise a refund of almost nothing would cost the service a network fee.
             replace(
                 order, kind=MovementKind(payout.kind), needs_allowlist=False, max_fee_nanos=payout.amount_nanos
@@ -228,7 +259,9 @@ def _send(payout: Payout, *, actor: Actor, wait_seconds: Decimal | None, claim: 
 
 def _take(session: Session, payout: Payout, status: PayoutStatus, actor: Actor) -> None:
     """Record a payout or refund if the earnings cover it, and lock them until the unit ends. Raises: PayoutRefused."""
-    leases.lock(session, f"payouts:{payout.service_id}")
+    leases.lock(session, _earnings_lock(payout.service_id))
+    if payout.wallet_id is not None:
+        destinations.lock_wallet(session, payout.wallet_id, payout.agent_id)
     found = earnings.read(session, payout.service_id)
     is_payout = payout.kind == PayoutKind.PAYOUT
     left_nanos = found.unpaid_nanos - (found.held_nanos if is_payout else 0)
@@ -246,34 +279,13 @@ def _take(session: Session, payout: Payout, status: PayoutStatus, actor: Actor) 
         "commission_usd": usd_string(payout.commission_nanos), "chain": payout.chain, "to": payout.recipient,
         "call_id": payout.call_id,
     }  # fmt: skip
-    action = AuditAction.SERVICE_PAID if is_payout else AuditAction.SERVICE_CALL_REFUNDED
+    paid = AuditAction.SERVICE_PAID if payout.chain else AuditAction.SERVICE_WRITTEN_OFF
+    action = paid if is_payout else AuditAction.SERVICE_CALL_REFUNDED
     trail.record(session, actor, AuditEvent(action, payout.agent_id, after=after))
 
 
-def _destination(
-    agent_id: str, chain: str | None, address: str | None, wallet_id: str | None, *, nanos: int
-) -> tuple[ChainName, str]:
-    """Return chain and address of a payout. An address that is not the seller's has to be one that it may pay so much.
-
-    It is checked like a transfer of the first wallet, and not counted against its limits.
-    """
-    if address is not None and wallet_id is not None:
-        raise InvalidInput.field("address", "must not be sent together with wallet_id")
-    with read_only_unit() as session:
-        first = wallets.first_wallet(session, agent_id)
-        own = None if address is None else wallets.find_by_address(session, address, agent_id=agent_id)
-    family = None if address is None else parse_any_address(address)[0]
-    served = [each for each in app_state().ports.chains if family in (None, each.family)]
-    problems: dict[str, list[str]] = {}
-    default = ChainName.BASE if ChainName.BASE in served else next(iter(served), "")
-    name = parsing.parse_chain(chain or default, problems, served=served)
-    if name is None:
-        raise parsing.invalid_fields(problems)
-    outside = address if own is None else None
-    with read_only_unit() as session:
-        spending_holds.check(session, first.id, SpendingRequest(nanos if outside else 0, outside, name.family))
-    wallet = first if wallet_id is None else wallets.get_owned(wallet_id, agent_id=agent_id)
-    return name, address or wallet.address_on(name)
+def _earnings_lock(service_id: str) -> str:
+    return f"payouts:{service_id}"
 
 
 def get(payout_id: str) -> Payout:
@@ -348,8 +360,8 @@ def pay_scheduled() -> None:
             try:
                 with once_per_period(period, f"payout-due:{service_id}", duration=_RETRY_AFTER) as is_due:
                     if is_due:
-                        paid, service = paid + 1, find_service(service_id)
-                        pay_out(service, actor=system_actor("payouts"), wait_seconds=Decimal(0), claim=Claim.none())
+                        paid, order = paid + 1, PayoutOrder(service_id, system_actor("payouts"))
+                        pay_out(first_wallet(service_id), order, wait_seconds=Decimal(0), claim=Claim.none())
             except (ServiceError, PortError) as error:
                 _log.warning("scheduled_payout_failed", service_id=service_id, error=str(error))
 

@@ -190,6 +190,12 @@ def agent_with_address(session: Session, address: str) -> str | None:
     return None
 
 
+def agent_and_addresses(session: Session, wallet_id: str) -> Sequence[str]:
+    """Return the agent of a wallet that exists, followed by its addresses."""
+    columns = Wallet.agent_id, Wallet.evm_address, Wallet.solana_address
+    return tuple(session.execute(select(*columns).where(Wallet.id == wallet_id)).one())
+
+
 def find_by_address(session: Session, address: str, *, agent_id: str) -> WalletView | None:
     wallet = session.scalar(select(Wallet).where(_is_at(Wallet, address), Wallet.agent_id == agent_id))
     return None if wallet is None else _view(session, wallet, {})

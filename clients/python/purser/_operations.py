@@ -1849,6 +1849,23 @@ class Operations:
         )
         return result
 
+    def write_off_earnings(self, service_id: str, *, idempotency_key: str | Omit = OMIT) -> api.Payout:
+        """Record what a deleted seller has earned as kept by the operator, or paid elsewhere; no money moves.
+
+        For a service whose seller was deleted. All earnings that are not held are taken from what is owed, and
+        recorded as a payout without a chain.
+
+        idempotency_key: Repeating a request with the same key returns the first response and creates nothing again.
+        """
+        result: api.Payout = self._request(
+            "POST",
+            f"/v1/platform/services/{quote(service_id, safe='')}/write-off",
+            headers={"Idempotency-Key": idempotency_key},
+            is_keyed=True,
+            is_repeatable=True,
+        )
+        return result
+
     def rotate_agent_key(
         self, agent_id: str, *, idempotency_key: str | Omit = OMIT, grace_seconds: int | Omit = OMIT
     ) -> api.RotatedKey:
@@ -3007,11 +3024,13 @@ class Operations:
         chain: api.Chain | Omit = OMIT,
         address: str | None | Omit = OMIT,
         wallet_id: str | None | Omit = OMIT,
-    ) -> api.Payout:
+        approval_note: str | None | Omit = OMIT,
+    ) -> api.RequestPayoutResult:
         """Pay out all that is payable. `pending` means that it was sent and the service completes it.
 
         All that is payable is paid in USDC by the treasury of the service. Earnings that are not covered by what
-        was charged, and payouts below the minimum, are refused.
+        was charged, and payouts below the minimum, are refused. A payout to an address that the controls of the
+        first wallet ask about waits for the owner: 202.
 
         prefer: `respond-async` returns immediately; `wait=N` waits up to N (at most 25) seconds for confirmation.
         idempotency_key: Repeating a request with the same key returns the first response and pays nothing again.
@@ -3019,11 +3038,12 @@ class Operations:
         address: An address that is paid. If it is none of the agent's wallets, the controls of its first wallet
             have to permit it.
         wallet_id: The wallet that is paid; by default the first.
+        approval_note: What the owner reads about this payment if it needs an approval; marked as your words.
         """
-        result: api.Payout = self._request(
+        result: api.RequestPayoutResult = self._request(
             "POST",
             f"/v1/services/{quote(service_id, safe='')}/payouts",
-            body={"chain": chain, "address": address, "wallet_id": wallet_id},
+            body={"chain": chain, "address": address, "wallet_id": wallet_id, "approval_note": approval_note},
             headers={"Prefer": prefer, "Idempotency-Key": idempotency_key},
             is_keyed=True,
             is_repeatable=True,

@@ -2088,6 +2088,8 @@ class PayoutBody(TypedDict):
     """
     wallet_id: NotRequired[str | None]
     """The wallet that is paid; by default the first."""
+    approval_note: NotRequired[str | None]
+    """What the owner reads about this payment if it needs an approval; marked as your words."""
 
 
 class PayoutPage(TypedDict):
@@ -2603,6 +2605,39 @@ class ReplayedDeliveries(TypedDict):
     """The unique identifiers of the deliveries that are due again (UUIDs)."""
     count: int
     """The number of entries in the list."""
+
+
+class RequestPayoutResult(TypedDict):
+    """One of: AwaitingApproval or Payout."""
+
+    status: str | Literal["pending", "paid", "failed"]
+    """`awaiting_approval`; in a repetition, what became of it."""
+    message: NotRequired[str]
+    """A sentence for people and language models that explains the state and what to do next."""
+    approval: NotRequired[ApprovalReference]
+    """The approval that the payment waits for. Show its `url` to the owner."""
+    id: NotRequired[str]
+    """The unique identifier of the payout or refund (UUID), which is that of its transaction if it has one."""
+    service_id: NotRequired[str]
+    """The service that earned it."""
+    kind: NotRequired[Literal["payout", "refund"]]
+    """Whether the seller is paid, or the payer of a call."""
+    amount_usd: NotRequired[float]
+    """What is paid, in US dollars."""
+    commission_usd: NotRequired[float]
+    """What the operator keeps for it, in US dollars."""
+    chain: NotRequired[str | None]
+    """The chain; null for a refund in credits, and for what the operator paid elsewhere."""
+    to: NotRequired[str | None]
+    """The address that is paid; null without a chain."""
+    tx_hash: NotRequired[str | None]
+    """The hash of its transaction; null without one, or while it is not known."""
+    call_id: NotRequired[str | None]
+    """The call that is refunded; null for a payout."""
+    created_at: NotRequired[str]
+    """The time of creation (ISO 8601, UTC)."""
+    closed_at: NotRequired[str | None]
+    """The time from which its status is final (ISO 8601, UTC); null before."""
 
 
 class RequestRecords(TypedDict):
@@ -3980,6 +4015,7 @@ AuditAction: TypeAlias = Literal[
     "service.paused",
     "service.resumed",
     "service.paid",
+    "service.written_off",
     "service.call_refunded",
     "gateway_keys.shown",
     "budget.created",
@@ -4164,7 +4200,7 @@ LimitCode: TypeAlias = Literal[
 ]
 
 
-MovementKind: TypeAlias = Literal["transfer", "withdrawal", "swap", "bridge", "topup", "x402", "purchase"]
+MovementKind: TypeAlias = Literal["transfer", "withdrawal", "swap", "bridge", "topup", "x402", "purchase", "payout"]
 
 
 ProxiedAnswer: TypeAlias = dict[str, Any]

@@ -696,6 +696,15 @@ export abstract class Operations {
   }
 
   /**
+   * Record what a deleted seller has earned as kept by the operator, or paid elsewhere; no money moves.
+   *
+   * For a service whose seller was deleted. All earnings that are not held are taken from what is owed, and recorded as a payout without a chain.
+   */
+  writeOffEarnings(args: Input<"write_off_earnings", "">, options?: CallOptions): Promise<Output<"write_off_earnings">> {
+    return this.call({ method: "POST", path: "/v1/platform/services/{service_id}/write-off", headers: { idempotency_key: "Idempotency-Key" } }, args, options);
+  }
+
+  /**
    * Give an agent a new key; older ones work until the grace period ends. Limits and wallets are unchanged.
    *
    * With `grace_seconds` of 0, older keys stop at once. Use it when a key became known to others.
@@ -1210,7 +1219,7 @@ export abstract class Operations {
   /**
    * Pay out all that is payable. `pending` means that it was sent and the service completes it.
    *
-   * All that is payable is paid in USDC by the treasury of the service. Earnings that are not covered by what was charged, and payouts below the minimum, are refused.
+   * All that is payable is paid in USDC by the treasury of the service. Earnings that are not covered by what was charged, and payouts below the minimum, are refused. A payout to an address that the controls of the first wallet ask about waits for the owner: 202.
    */
   requestPayout(args: Input<"request_payout", "">, options?: CallOptions): Promise<Output<"request_payout">> {
     return this.call({ method: "POST", path: "/v1/services/{service_id}/payouts", headers: { prefer: "Prefer", idempotency_key: "Idempotency-Key" }, body: "members" }, args, options);

@@ -1346,6 +1346,29 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/platform/services/{service_id}/write-off": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the service (UUID). */
+                service_id: string;
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Record what a deleted seller has earned as kept by the operator, or paid elsewhere; no money moves.
+         * @description For a service whose seller was deleted. All earnings that are not held are taken from what is owed, and recorded as a payout without a chain.
+         */
+        post: operations["write_off_earnings"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/platform/agents/{agent_id}/rotate-key": {
         parameters: {
             query?: never;
@@ -2304,7 +2327,7 @@ export interface paths {
         put?: never;
         /**
          * Pay out all that is payable. `pending` means that it was sent and the service completes it.
-         * @description All that is payable is paid in USDC by the treasury of the service. Earnings that are not covered by what was charged, and payouts below the minimum, are refused.
+         * @description All that is payable is paid in USDC by the treasury of the service. Earnings that are not covered by what was charged, and payouts below the minimum, are refused. A payout to an address that the controls of the first wallet ask about waits for the owner: 202.
          */
         post: operations["request_payout"];
         delete?: never;
@@ -8351,6 +8374,8 @@ export interface components {
              * @example 5f0f6c1e-3b9c-4f0e-9a55-0d6a6a3c8a10
              */
             wallet_id?: string | null;
+            /** @description What the owner reads about this payment if it needs an approval; marked as your words. */
+            approval_note?: string | null;
         };
         /** @description The response of the service, with its status and headers; not necessarily JSON. */
         ProxiedAnswer: {
@@ -8659,7 +8684,7 @@ export interface components {
          * @description An administrative act, or a reading of keys.
          * @enum {string}
          */
-        AuditAction: "agent.created" | "agent.changed" | "agent.deleted" | "agent.frozen" | "agent.unfrozen" | "agent.shown" | "agents.shown" | "agent.key_rotated" | "agent.key_added" | "agent.key_changed" | "agent.key_revoked" | "agent.controls_set" | "agent.owner_key_replaced" | "agent.owner_changed" | "agent.controls_loosened" | "agent.payee_removed" | "agent.session_opened" | "agent.connection_opened" | "agent.connection_ended" | "agent.claimed" | "agent.owner_sign_in" | "agent.owner_key_refused" | "agent.notice_link_sent" | "agent.notice_added" | "agent.notice_removed" | "webhook.created" | "webhook.changed" | "webhook.secret_rotated" | "webhook.replayed" | "webhook.deleted" | "agent.credits_granted" | "claim.repeated" | "agent.claim_code_revoked" | "master_key.console_sign_in" | "master_key.passkey_added" | "master_key.passkey_removed" | "master_key.passkey_refused" | "master_key.passkey_sign_in" | "service.paused" | "service.resumed" | "service.paid" | "service.call_refunded" | "gateway_keys.shown" | "budget.created" | "budget.changed" | "budget.deleted" | "gateway_key.revoked" | "master_keys.shown" | "master_key.created" | "master_key.revoked" | "wallet.export_requested" | "wallet.export_cancelled" | "wallet.exported" | "wallet.imported" | "retired_key.exported" | "retired_key.purged" | "approval.approved" | "approval.rejected" | "agent.payee_withdrawn" | "agent.address_named" | "agent.passkey_added" | "agent.passkey_removed" | "agent.passkey_refused" | "agent.passkey_sign_in" | "bridge.written_off" | "encryption.rotation_begun" | "encryption.rotated" | "rows.accepted" | "database.set_back";
+        AuditAction: "agent.created" | "agent.changed" | "agent.deleted" | "agent.frozen" | "agent.unfrozen" | "agent.shown" | "agents.shown" | "agent.key_rotated" | "agent.key_added" | "agent.key_changed" | "agent.key_revoked" | "agent.controls_set" | "agent.owner_key_replaced" | "agent.owner_changed" | "agent.controls_loosened" | "agent.payee_removed" | "agent.session_opened" | "agent.connection_opened" | "agent.connection_ended" | "agent.claimed" | "agent.owner_sign_in" | "agent.owner_key_refused" | "agent.notice_link_sent" | "agent.notice_added" | "agent.notice_removed" | "webhook.created" | "webhook.changed" | "webhook.secret_rotated" | "webhook.replayed" | "webhook.deleted" | "agent.credits_granted" | "claim.repeated" | "agent.claim_code_revoked" | "master_key.console_sign_in" | "master_key.passkey_added" | "master_key.passkey_removed" | "master_key.passkey_refused" | "master_key.passkey_sign_in" | "service.paused" | "service.resumed" | "service.paid" | "service.written_off" | "service.call_refunded" | "gateway_keys.shown" | "budget.created" | "budget.changed" | "budget.deleted" | "gateway_key.revoked" | "master_keys.shown" | "master_key.created" | "master_key.revoked" | "wallet.export_requested" | "wallet.export_cancelled" | "wallet.exported" | "wallet.imported" | "retired_key.exported" | "retired_key.purged" | "approval.approved" | "approval.rejected" | "agent.payee_withdrawn" | "agent.address_named" | "agent.passkey_added" | "agent.passkey_removed" | "agent.passkey_refused" | "agent.passkey_sign_in" | "bridge.written_off" | "encryption.rotation_begun" | "encryption.rotated" | "rows.accepted" | "database.set_back";
         /**
          * @description How a body is represented in JSON.
          * @enum {string}
@@ -8699,7 +8724,7 @@ export interface components {
          * @description A kind of payment that agents request.
          * @enum {string}
          */
-        MovementKind: "transfer" | "withdrawal" | "swap" | "bridge" | "topup" | "x402" | "purchase";
+        MovementKind: "transfer" | "withdrawal" | "swap" | "bridge" | "topup" | "x402" | "purchase" | "payout";
         /**
          * @description The state of a purchase in a web shop.
          * @enum {string}
@@ -12559,6 +12584,48 @@ export interface operations {
             };
         };
     };
+    write_off_earnings: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Repeating a request with the same key returns the first response and creates nothing again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                /** @description The unique identifier of the service (UUID). */
+                service_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "amount_usd": 1,
+                     *       "call_id": null,
+                     *       "chain": null,
+                     *       "closed_at": "2026-11-27T05:17:34.553Z",
+                     *       "commission_usd": 0,
+                     *       "created_at": "2026-11-27T05:17:34.553Z",
+                     *       "id": "0c2a3b9e-55d4-4e8b-8f0a-6f7d2c1b4a90",
+                     *       "kind": "payout",
+                     *       "service_id": "48f59f37-5df8-4013-b979-d4f29bc6b346",
+                     *       "status": "paid",
+                     *       "to": null,
+                     *       "tx_hash": null
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Payout"];
+                };
+            };
+        };
+    };
     rotate_agent_key: {
         parameters: {
             query?: never;
@@ -15383,6 +15450,28 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["Payout"];
+                };
+            };
+            /** @description The owner has to approve it: its value is held, and nothing is paid yet. */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "approval": {
+                     *         "expires_at": "2026-11-28T05:18:51.305Z",
+                     *         "id": "c167faf3-c3c4-4948-8411-c817189c4c08",
+                     *         "reason": "approval_threshold_usd",
+                     *         "request_hash": "f5fd5982433e830784aacf0af0bb4792f944fe5b294da1f834da3bb1e803e148",
+                     *         "url": "http://purser.test/owner/agents/11a5bbc7-842e-46bd-8987-1449a00eab07/approvals/c167faf3-c3c4-4948-8411-c817189c4c08"
+                     *       },
+                     *       "message": "The owner has to approve this payment. Its value is held; nothing is paid yet. Read GET /v1/approvals/{id} with `Prefer: wait=25`.",
+                     *       "status": "awaiting_approval"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["AwaitingApproval"];
                 };
             };
         };
