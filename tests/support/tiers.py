@@ -64,7 +64,6 @@ LONGEST = (
     "tests/api/test_gateway_auth.py::test_calls_beyond_the_concurrency_limit_*",
     "tests/api/test_gateway_charges.py::test_a_client_that_leaves_before_*",
     "tests/api/test_gateway_charges.py::test_a_stream_that_its_client_leaves_*",
-    "tests/api/test_purchase_checks.py::test_a_slow_seller_*",
     "tests/clients/*",
     "tests/concurrency/test_crash_test.py::*",
     "tests/docs/*",
