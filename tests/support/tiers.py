@@ -61,7 +61,6 @@ LONGEST = (
     "tests/api/test_access.py::*",
     "tests/api/test_any_request.py::*",
     # These wait for a limit of the service, of ten seconds or more, while the other processes have the processors.
-    "tests/api/test_gateway_auth.py::test_calls_beyond_the_concurrency_limit_*",
     "tests/api/test_gateway_charges.py::test_a_client_that_leaves_before_*",
     "tests/api/test_gateway_charges.py::test_a_stream_that_its_client_leaves_*",
     "tests/clients/*",
