@@ -200,7 +200,8 @@ def test_a_free_model_requires_an_account_with_credits(build_app: Callable[..., 
 def test_calls_beyond_the_concurrency_limit_are_refused_with_retry_after(stage: Stage) -> None:
     def hold(exchange: Any) -> None:
         exchange.start_stream()
-        exchange.await_hang_up()
+        exchange.wait_for("another call")
+        exchange.end_stream()
 
     stage.behave(hold)
     with stage.stream():
@@ -208,6 +209,7 @@ def test_calls_beyond_the_concurrency_limit_are_refused_with_retry_after(stage: 
         assert (answer.status_code, answer.get_json()["code"]) == (503, "OVERLOADED")
         assert int(answer.headers["Retry-After"]) >= 1
         assert stage.agent.get("/v1/balance").status_code == 200
+        stage.upstream.open("another call")
     stage.behave(lambda exchange: exchange.json({}))
     assert stage.search().status_code == 200
     stage.assert_nothing_held()

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import pytest
 from flask import Flask
 
-from app.adapters.upstream_http.exchange import HttpUpstream
+from app.adapters.upstream_http.exchange import HttpUpstream, HttpUpstreamResponse
 from app.catalog.services import service as services
 from app.core.chains import ChainName
 from app.db.unit_of_work import unit_of_work
 from app.payments import treasury
 from app.payments.x402 import terms
+from app.ports.upstream import UpstreamRequest
 from tests.support.agents import register
 from tests.support.buyers import Buyer, buyer_on, seller_on
 from tests.support.drivers import EvmDriver
@@ -150,11 +152,19 @@ def test_a_public_name_that_leads_to_a_private_address_is_never_connected_to(
     assert (step, detail) == ("response", "url must lead to an address of the public internet.")
 
 
+class ImpatientUpstream(HttpUpstream):
+    """Waits for a hundredth of the time that it may wait, which must be limited."""
+
+    def send(self, request: UpstreamRequest) -> HttpUpstreamResponse:
+        assert request.timeout_seconds == 30
+        return super().send(replace(request, timeout_seconds=None, head_seconds=Decimal("0.3")))
+
+
 def test_a_slow_seller_is_given_up(build_app: BuildApp, sqlite_url: str, driver: EvmDriver) -> None:
     with seller_on(driver) as seller:
         app = build_app(
             sqlite_url, settings={"allow_private_upstreams": True},
-            public_upstream=HttpUpstream(connect_seconds=Decimal(1), read_seconds=Decimal("0.2")),
+            public_upstream=ImpatientUpstream(connect_seconds=Decimal(1), read_seconds=Decimal("0.3")),
         )  # fmt: skip
         seller.upstream.behave = lambda exchange: exchange.wait_for("end")
         with app.app_context():

@@ -19,7 +19,7 @@ from solana_node import SolanaNode
 from tests.crash.conftest import Processes, counted_usd, on_both, start
 from tests.support.bridges import running_bridges
 from tests.support.chains import evm_chain, fund, usdc
-from tests.support.processes import COMMIT, NodeAddress, Point, Scenario, SolanaAddress, points, work
+from tests.support.processes import COMMIT, NodeAddress, Point, Scenario, SolanaAddress, distinct, points, work
 from tests.support.solana import FINALIZED, fund_solana, solana_chain
 from workers import confirmations, movements
 
@@ -33,13 +33,8 @@ REQUEST = points(
 DELIVERY = points(COMMIT, COMMIT, "progress", COMMIT, "prepare_delivery", "sign", COMMIT, "broadcast")
 # The lease; read the state; settle the arrival.
 ARRIVAL = points(COMMIT, COMMIT, "progress", COMMIT)
-ON_POSTGRES = [Point("sign", "after", 2), Point(COMMIT, "after", 2), Point("broadcast", "after")]
+ON_POSTGRES = [Point(COMMIT, "before", 2), Point(COMMIT, "after", 2), Point("broadcast", "after")]
 ROUNDS = 8
-
-
-def _deaths(passed: list[Point], *, first: int = 0) -> list[Point]:
-    """Return the points after each step: before a step is after the previous one."""
-    return [point for point in passed if point.when == "after"][first:]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -154,20 +149,20 @@ def solana_scene(
 
 
 @pytest.mark.parametrize("solana_scene", [ChainName.SOLANA], indirect=True)
-@pytest.mark.parametrize("point", _deaths(points("sign", "broadcast")), ids=str)
+@pytest.mark.parametrize("point", [Point("sign", "after"), Point("broadcast", "after")], ids=str)
 def test_a_solana_burn_of_a_killed_process_is_executed_at_most_once(solana_scene: Scene, point: Point) -> None:
     solana_scene.kill_in(solana_scene.request(), point)
     solana_scene.assert_ends_in_one_bridge()
 
 
 @pytest.mark.parametrize("solana_scene", [ChainName.BASE], indirect=True)
-@pytest.mark.parametrize("point", _deaths(points("sign", "broadcast")), ids=str)
+@pytest.mark.parametrize("point", [Point("sign", "after"), Point("broadcast", "after")], ids=str)
 def test_a_worker_killed_while_minting_on_solana_mints_once(solana_scene: Scene, point: Point) -> None:
     assert solana_scene.run_here(solana_scene.request())[0] == 200
     solana_scene.kill_worker(point)
 
 
-@pytest.mark.parametrize(("database_url", "point"), on_both(_deaths(REQUEST), ON_POSTGRES), indirect=["database_url"])
+@pytest.mark.parametrize(("database_url", "point"), on_both(distinct(REQUEST), ON_POSTGRES), indirect=["database_url"])
 def test_a_bridge_of_a_killed_process_is_executed_at_most_once(scene: Scene, point: Point) -> None:
     scene.kill_in(scene.request(), point)
     scene.retry_at_once(scene.request())
@@ -182,13 +177,13 @@ def test_every_step_of_a_bridge_is_a_kill_point(scene: Scene) -> None:
         assert list(scene.in_child(STEP).passed)[: len(steps)] == steps
 
 
-@pytest.mark.parametrize("point", _deaths(DELIVERY, first=1), ids=str)
+@pytest.mark.parametrize("point", distinct(DELIVERY)[1:], ids=str)
 def test_a_worker_killed_while_minting_mints_once(scene: Scene, point: Point) -> None:
     assert scene.run_here(scene.request())[0] == 200
     scene.kill_worker(point)
 
 
-@pytest.mark.parametrize("point", _deaths(ARRIVAL, first=1), ids=str)
+@pytest.mark.parametrize("point", distinct(ARRIVAL)[1:], ids=str)
 def test_a_worker_killed_on_arrival_completes_the_bridge_once(scene: Scene, point: Point) -> None:
     assert scene.run_here(scene.request())[0] == 200
     scene.later()

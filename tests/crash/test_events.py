@@ -17,7 +17,7 @@ from app.db.unit_of_work import unit_of_work
 from app.events import outbox
 from app.events.outbox import EventType
 from tests.support.agents import Agent, register
-from tests.support.processes import COMMIT, Point, ServiceThatBuys, points, run
+from tests.support.processes import COMMIT, Point, ServiceThatBuys, distinct, points, run
 from tests.support.webhooks import Receiver, add_webhook, deliver, deliveries_of, feed, receiver
 
 # Positions and deliveries in one unit, a claim, two requests with their results, the release, and a claim of nothing.
@@ -55,7 +55,7 @@ def _deliver(_app: Flask) -> None:
     deliver()
 
 
-@pytest.mark.parametrize("point", STEPS, ids=str)
+@pytest.mark.parametrize("point", distinct(STEPS), ids=str)
 def test_events_of_a_killed_worker_arrive_in_order_with_their_ids(stage: Stage, point: Point) -> None:
     assert run(stage.service, _deliver, point).killed
     # Nothing else is kept anywhere: the queue of this test forgets every job.

@@ -14,7 +14,7 @@ from app.db.unit_of_work import read_only_unit
 from app.wallets.core.models import FundingAllocation
 from tests.crash.conftest import BLOCKS_TO_FINALITY, EvmScene, Scene, SolanaScene, on_both
 from tests.support.chains import usdc
-from tests.support.processes import COMMIT, Point, Scenario, points, work
+from tests.support.processes import COMMIT, Point, Scenario, distinct, points, work
 from workers import deposits
 
 pytestmark = pytest.mark.chain
@@ -24,7 +24,7 @@ AMOUNT = usdc(7)
 
 # The idempotency claim; the head of the chain; the request; the job of the faucet; the stored response.
 REQUEST = points(COMMIT, "head", "scan_state", COMMIT, "enqueue", COMMIT)
-ON_POSTGRES = [Point(COMMIT, "after"), Point(COMMIT, "before", 2), Point(COMMIT, "after", 2)]
+ON_POSTGRES = [Point(COMMIT, "before", 2), Point(COMMIT, "after", 2)]
 # The lease; the scan; deposit, allocation and scan state in one unit; release of the lease.
 FIND = points(COMMIT, "deposits", COMMIT, COMMIT)
 PAY = points("pay")
@@ -57,7 +57,7 @@ def _assert_funded_once(scene: Scene) -> None:
         assert list(session.scalars(select(FundingAllocation.units).where(of_request))) == [AMOUNT]
 
 
-@pytest.mark.parametrize(("database_url", "point"), on_both(REQUEST, ON_POSTGRES), indirect=["database_url"])
+@pytest.mark.parametrize(("database_url", "point"), on_both(distinct(REQUEST), ON_POSTGRES), indirect=["database_url"])
 def test_a_funding_request_of_a_killed_process_is_open_or_absent(scene: EvmScene, point: Point) -> None:
     request = _request(scene)
     scene.kill_in(request, point)
@@ -102,7 +102,7 @@ def _paid(scene: Scene) -> None:
     scene.now += scene.patience
 
 
-@pytest.mark.parametrize("point", FIND, ids=str)
+@pytest.mark.parametrize("point", distinct(FIND), ids=str)
 def test_a_worker_killed_while_it_finds_a_deposit_counts_it_once(each_scene: Scene, point: Point) -> None:
     _paid(each_scene)
     each_scene.kill_in(each_scene.job(deposits.find), point)

@@ -19,7 +19,6 @@ POINTS = [
     Point(COMMIT, "after", 2),
     Point("broadcast", "after"),
     Point("broadcast", "after", 2),
-    Point(COMMIT, "after", 3),
     Point("quote", "after", 2),
     Point("broadcast", "after", 3),
 ]

@@ -103,17 +103,24 @@ def stream_until_killed(database_url: str, node: EvmNode, killed_before: str) ->
             assert len(upstream.asked) == 1
 
 
-@pytest.mark.parametrize("killed_before", ["end of the stream", "eth_call", "eth_sendRawTransaction", "its answer"])
+@pytest.mark.parametrize(
+    ("database_url", "killed_before"),
+    [
+        *(("postgres", point) for point in ("end of the stream", "eth_call", "eth_sendRawTransaction", "its answer")),
+        ("sqlite", "eth_sendRawTransaction"),
+    ],
+    indirect=["database_url"],
+)
 def test_a_stream_of_a_killed_process_is_paid_for_once(
-    each_database_url: str, build_app: Callable[..., Flask], node: EvmNode, killed_before: str
+    database_url: str, build_app: Callable[..., Flask], node: EvmNode, killed_before: str
 ) -> None:
     chain = evm_chain(node)
     parts = {"chains": {BASE: chain}, "facilitators": {BASE: facilitator_of(chain)}}
-    app = build_app(each_database_url, settings={"network": "mainnet"}, **parts)
+    app = build_app(database_url, settings={"network": "mainnet"}, **parts)
     with app.app_context():
         node.fund_eth(treasury.settler(BASE), 10**18)
         recipient = treasury.recipient(BASE)
-    stream_until_killed(each_database_url, node, killed_before)
+    stream_until_killed(database_url, node, killed_before)
 
     def is_paid() -> bool:
         for seconds in (1_200, 1_300, 1_400):

@@ -19,15 +19,17 @@ from tests.support.chains import ether
 from tests.support.gateway import SEARCH, provider_settings
 from tests.support.mpp import answered
 from tests.support.payments import PRICE, EvmPayer
-from tests.support.processes import COMMIT, Point, ask, points, work
+from tests.support.processes import COMMIT, Point, ask, distinct, points, work
 from tests.support.upstreams import MisbehavingUpstream, misbehaving_upstream
 from workers import confirmations
 
-pytestmark = [pytest.mark.chain, pytest.mark.parametrize("database_url", ["sqlite", "postgres"], indirect=True)]
+pytestmark = pytest.mark.chain
 
 Pays: TypeAlias = Callable[[EvmPayer, TestResponse], dict[str, str]]
 # Claimed, signed and recorded; broadcast; settled; paid; attempt started; served.
 PAYMENT = points(COMMIT, "broadcast", COMMIT, COMMIT, COMMIT, COMMIT)
+# The call is made after its attempt was started.
+KILLS = [*distinct(PAYMENT), Point(COMMIT, "after", 4)]
 BEGUN = {Point(COMMIT, "after", 4), Point(COMMIT, "before", 5), Point(COMMIT, "after", 5)}
 
 
@@ -56,7 +58,8 @@ def signed(scene: EvmScene, payer: EvmPayer, pays: Pays = EvmPayer.pays) -> dict
         return pays(payer, scene.app.test_client().get(SEARCH))
 
 
-@pytest.mark.parametrize("point", PAYMENT, ids=str)
+@pytest.mark.parametrize("database_url", ["sqlite", "postgres"], indirect=True)
+@pytest.mark.parametrize("point", KILLS, ids=str)
 def test_who_signs_anew_after_a_kill_pays_a_second_price_only_if_the_call_had_begun(
     scene: EvmScene, upstream: MisbehavingUpstream, crash_node: EvmNode, point: Point
 ) -> None:
@@ -83,8 +86,13 @@ def test_who_signs_anew_after_a_kill_pays_a_second_price_only_if_the_call_had_be
     assert 1 <= len(upstream.asked) <= prices
 
 
-@pytest.mark.parametrize("pays", [EvmPayer.pays, answered], ids=["x402", "mpp"])
-@pytest.mark.parametrize("point", PAYMENT, ids=str)
+@pytest.mark.parametrize(
+    ("database_url", "pays"),
+    [("sqlite", EvmPayer.pays), ("postgres", EvmPayer.pays), ("sqlite", answered)],
+    indirect=["database_url"],
+    ids=["x402-sqlite", "x402-postgres", "mpp-sqlite"],
+)
+@pytest.mark.parametrize("point", KILLS, ids=str)
 def test_a_payment_of_a_killed_process_is_settled_and_served_at_most_once(
     scene: EvmScene, upstream: MisbehavingUpstream, crash_node: EvmNode, point: Point, pays: Pays
 ) -> None:

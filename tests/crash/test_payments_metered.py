@@ -23,7 +23,7 @@ from tests.crash.conftest import EvmScene
 from tests.support.chains import ether
 from tests.support.gateway import CHAT, provider_settings
 from tests.support.payments import UptoPayer
-from tests.support.processes import COMMIT, Point, ask, points
+from tests.support.processes import COMMIT, Point, ask, distinct, points
 from tests.support.upstreams import MisbehavingUpstream, chat_answer, misbehaving_upstream
 
 pytestmark = [pytest.mark.chain, pytest.mark.parametrize("database_url", ["sqlite", "postgres"], indirect=True)]
@@ -31,7 +31,9 @@ BODY = {"model": "gpt-5", "messages": [{"role": "user", "content": "Hi"}], "max_
 MAXIMUM, COST = 10_000, 63
 # Accepted; call begun; its cost recorded; settlement signed, recorded, broadcast; landed; served.
 STEPS = points(COMMIT, COMMIT, COMMIT, "sign", COMMIT, "broadcast", COMMIT, COMMIT)
-UNUSED = {Point(COMMIT, "before", 1), Point(COMMIT, "after", 1), Point(COMMIT, "before", 2)}
+# The call is made between the second commit and the third.
+KILLS = [*distinct(STEPS), Point(COMMIT, "after", 2)]
+UNUSED = {Point(COMMIT, "before", 1), Point(COMMIT, "before", 2)}
 # The process that knew the cost is gone: the estimate is charged.
 ESTIMATED = {Point(COMMIT, "after", 2), Point(COMMIT, "before", 3)}
 
@@ -56,7 +58,7 @@ def used_units(_app: Flask) -> int:
         return sum(-(-nanos // 1_000) for nanos in session.scalars(text("SELECT cost_nanos FROM usage_logs")))
 
 
-@pytest.mark.parametrize("point", STEPS, ids=str)
+@pytest.mark.parametrize("point", KILLS, ids=str)
 def test_a_metered_call_that_was_killed_costs_what_its_usage_is_and_is_made_once(
     scene: EvmScene, upstream: MisbehavingUpstream, crash_node: EvmNode, point: Point
 ) -> None:

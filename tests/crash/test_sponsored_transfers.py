@@ -14,13 +14,7 @@ pytestmark = pytest.mark.chain
 BASE = ChainName.BASE
 
 # The claim is committed first, then transfer, fee and submission together, then their outcomes.
-POINTS = [
-    Point("sign", "after"),
-    Point(COMMIT, "before", 2),
-    Point(COMMIT, "after", 2),
-    Point("broadcast", "after"),
-    Point(COMMIT, "after", 3),
-]
+POINTS = [Point(COMMIT, "before", 2), Point(COMMIT, "after", 2), Point("broadcast", "after"), Point(COMMIT, "after", 3)]
 
 
 @pytest.mark.parametrize("point", POINTS, ids=str)

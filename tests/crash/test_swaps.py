@@ -7,14 +7,14 @@ import pytest
 from app.core.chains import ChainName
 from tests.crash.conftest import EvmScene, Scene, SolanaScene, counted_usd, on_both
 from tests.support.chains import usdc
-from tests.support.processes import COMMIT, Point, points
+from tests.support.processes import COMMIT, Point, distinct, points
 
 pytestmark = pytest.mark.chain
 
 # The idempotency claim; prepare; record (signed in its unit); broadcast; settle; the stored response.
 SWAP = points(COMMIT, "quote", "draft", "sign", COMMIT, "broadcast", "outcomes", COMMIT, COMMIT)
 ON_POSTGRES = [
-    Point("sign", "after"),
+    Point(COMMIT, "before", 2),
     Point(COMMIT, "after", 2),
     Point("broadcast", "after"),
     Point(COMMIT, "after", 3),
@@ -49,7 +49,7 @@ def _assert_ends_in_one_swap(scene: Scene) -> None:
 
 @pytest.mark.parametrize(
     ("each_scene", "database_url", "point"),
-    on_both(SWAP, ON_POSTGRES, ChainName.BASE) + on_both(SWAP, [], ChainName.SOLANA),
+    on_both(distinct(SWAP), ON_POSTGRES, ChainName.BASE) + on_both(distinct(SWAP), [], ChainName.SOLANA),
     indirect=["each_scene", "database_url"],
 )
 def test_a_swap_of_a_killed_process_is_executed_at_most_once(each_scene: Scene, point: Point) -> None:
@@ -77,7 +77,7 @@ def test_every_step_of_a_swap_is_a_kill_point(scene: EvmScene) -> None:
     assert [point for point in end.passed if point.step != "outcomes" or point.nth == 1] == SWAP
 
 
-@pytest.mark.parametrize("point", points("draft_replacement", "sign", "broadcast"), ids=str)
+@pytest.mark.parametrize("point", [Point("sign", "after"), *points("broadcast")], ids=str)
 def test_a_worker_killed_while_it_replaces_a_swap_leads_to_one_swap(scene: EvmScene, point: Point) -> None:
     scene.leave_stuck(scene.swap())
     scene.kill_in(scene.job(), point)

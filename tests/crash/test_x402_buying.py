@@ -10,7 +10,7 @@ from app.core.chains import ChainName
 from tests.crash.conftest import Scene, SolanaScene, counted_usd
 from tests.support.chains import usdc
 from tests.support.mpp import mpp_seller
-from tests.support.processes import COMMIT, Point, Scenario, ServiceThatBuys, points
+from tests.support.processes import COMMIT, Point, Scenario, ServiceThatBuys, distinct, points
 from tests.support.sellers import CENT, ScriptedSeller, scripted_seller
 from tests.support.solana import FINALIZED
 from tests.support.solana_sellers import solana_seller
@@ -63,7 +63,7 @@ def test_every_step_of_a_purchase_is_a_kill_point(each_scene: Scene, seller: Scr
     [(ChainName.BASE, "x402"), (ChainName.BASE, "mpp"), (ChainName.SOLANA, "x402")],
     indirect=True,
 )
-@pytest.mark.parametrize("point", PURCHASE, ids=str)
+@pytest.mark.parametrize("point", distinct(PURCHASE), ids=str)
 def test_a_killed_purchase_is_paid_once_and_the_retry_gets_the_answer(
     each_scene: Scene, seller: ScriptedSeller, point: Point
 ) -> None:

@@ -55,6 +55,8 @@ from tests.support.servers import _tie_to_the_tests
 
 SCENARIO_SECONDS = 100.0
 COMMIT = "commit"
+_TRACES = {COMMIT, "broadcast", "rebroadcast", "send", "pay"}
+"""The steps that leave a trace: in the database, on a chain or at another service."""
 _ALWAYS = 10**9
 _VERBS = (
     "balances",
@@ -97,6 +99,15 @@ def points(*steps: str) -> list[Point]:
         nth = steps[: number + 1].count(step)
         found += [Point(step, "before", nth), Point(step, "after", nth)]
     return found
+
+
+def distinct(passed: Sequence[Point]) -> list[Point]:
+    """Return one point for each state that a killed process can leave: before each step with a trace, and the last.
+
+    All points since the last such step leave the same state. The one before the next step is behind every statement
+    that the kill must undo.
+    """
+    return [point for point in passed if point.when == "before" and point.step in _TRACES] + [passed[-1]]
 
 
 @dataclass(slots=True)

@@ -50,10 +50,10 @@ FIRST_TIER = (
     "tests/machines/*[[]sqlite-script]",
     # What the README promises of a crash, at the kills inside and after the unit that signs.
     "tests/crash/test_transfers.py::test_every_step_of_a_transfer_is_a_kill_point[[]base-sqlite]",
-    "tests/crash/test_transfers.py::test_a_transfer_of_a_killed_process_pays_at_most_once[[]base-sqlite-*sign]",
+    "tests/crash/test_transfers.py::test_a_transfer_of_a_killed_process_pays_at_most_once[[]base-sqlite-*commit 3]",
     "tests/crash/test_transfers.py::test_a_transfer_of_a_killed_process_pays_at_most_once[[]base-sqlite-*commit 2]",
     "tests/crash/test_transfers.py::test_a_transfer_of_a_killed_process_pays_at_most_once[[]base-sqlite-*broadcast]",
-    "tests/crash/test_x402_buying.py::test_a_killed_purchase_is_paid_once_*[[]base-*commit 2]",
+    "tests/crash/test_x402_buying.py::test_a_killed_purchase_is_paid_once_*[[]sqlite-before commit 3-base-x402]",
 )
 """Patterns of test ids in those folders that are in the first tier all the same."""
 
@@ -61,10 +61,8 @@ LONGEST = (
     "tests/api/test_access.py::*",
     "tests/api/test_any_request.py::*",
     # These wait for a limit of the service, of ten seconds or more, while the other processes have the processors.
-    "tests/api/test_gateway_auth.py::test_calls_beyond_the_concurrency_limit_*",
     "tests/api/test_gateway_charges.py::test_a_client_that_leaves_before_*",
     "tests/api/test_gateway_charges.py::test_a_stream_that_its_client_leaves_*",
-    "tests/api/test_purchase_checks.py::test_a_slow_seller_*",
     "tests/clients/*",
     "tests/concurrency/test_crash_test.py::*",
     "tests/docs/*",

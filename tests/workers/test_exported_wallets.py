@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import Any
 
 import pytest
 import time_machine
@@ -24,6 +26,7 @@ from app.wallets.maintenance import audit
 from app.wallets.transactions import confirmation
 from sandbox.evm import EvmNode
 from tests.support.agents import register
+from tests.support.applications import change_settings
 from tests.support.chains import RECIPIENT, fund, usdc
 from tests.support.deposit_stages import Stage, deposit_stage
 from tests.support.evm import await_mined
@@ -57,6 +60,17 @@ def sign_elsewhere(stage: Stage, *, nonce: int, wei: int = 1, tip: int = 5 * GWE
     return sent
 
 
+def leave_pending(stage: Stage) -> dict[str, Any]:
+    """Pay 2 USDC while no block is mined, without waiting for one."""
+    stage.node.set_automine(False)
+    usual = stage.app.state.settings.confirmation_wait_seconds
+    change_settings(stage.app, confirmation_wait_seconds=Decimal(0))
+    waiting: dict[str, Any] = stage.agent.move("2", "USDC").get_json()
+    change_settings(stage.app, confirmation_wait_seconds=usual)
+    assert waiting["status"] == "pending"
+    return waiting
+
+
 def look(minutes: int) -> None:
     with time_machine.travel(clock.now().timestamp() + 60 * minutes, tick=True):
         confirmation.confirm(ChainName.BASE)
@@ -72,9 +86,7 @@ def test_payments_use_the_nonces_after_those_that_were_used_elsewhere(stage: Sta
 
 
 def test_a_payment_whose_nonce_is_used_elsewhere_fails_and_the_next_one_is_paid(stage: Stage) -> None:
-    stage.node.set_automine(False)
-    waiting = stage.agent.move("2", "USDC").get_json()
-    assert waiting["status"] == "pending"
+    waiting = leave_pending(stage)
     elsewhere = sign_elsewhere(stage, nonce=0, tip=50 * GWEI)
     stage.node.set_automine(True)
     stage.node.mine(1)
@@ -125,8 +137,7 @@ def test_once_a_wallet_is_marked_ether_is_listed_at_once_after_what_was_signed_e
     # Less arrives than was spent before.
     stage.pay_wei(10**15)
     assert stage.settle() == 1
-    stage.node.set_automine(False)
-    waiting = stage.agent.move("2", "USDC").get_json()
+    waiting = leave_pending(stage)
     stage.node.set_automine(True)
     stage.node.mine(1)
     stage.pay_wei(2 * 10**15)
