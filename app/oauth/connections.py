@@ -85,10 +85,10 @@ def end_reused(session: Session, grant_id: str) -> None:
         end(session, actors.system_actor("reuse of a token"), found, reason="token_reused")
 
 
-def end_by_application(session: Session, grant: Grant, *, client_address: str) -> None:
+def end_by_application(session: Session, grant: Grant) -> None:
     """End a connection because its application revokes it."""
     holder = Principal(KeyKind.AGENT, grant.id, grant.agent_id, grant.agent_id, grant)
-    end(session, actors.agent_actor(holder, client_address=client_address), grant, reason="revoked_by_application")
+    end(session, actors.agent_actor(holder), grant, reason="revoked_by_application")
 
 
 def end_by_owner(actor: Actor, agent_id: str, grant_id: str) -> None:

@@ -25,7 +25,7 @@ from webauthn.registration.verify_registration_response import VerifiedRegistrat
 from app.agents import claims
 from app.agents.claims import CodeKind
 from app.audit_log import trail
-from app.audit_log.actors import Actor
+from app.audit_log.actors import Actor, owner_actor
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.authenticated import Authenticated, RowSeal
 from app.core import clock, identifiers
@@ -121,7 +121,7 @@ class AgentOwner(PasskeyHolder):
         return next((cls(key_id, key.agent_id, "", key) for key in owner_keys.list_valid(session, [key_id])), None)
 
     def actor(self) -> Actor:
-        return sessions.owner_as_actor(self.key)
+        return owner_actor(self.key_id)
 
     def lock(self, session: Session) -> None:
         identity.lock_agent(session, self.subject_id)
