@@ -17,7 +17,7 @@ from app.credits.accounts import Bucket, EntryKind, LedgerEntry
 from app.credits.models import CreditHold, CreditLedgerEntry
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.state_machine import StateMachine
-from app.db.tables import day_of, table_of, utc_day
+from app.db.tables import day_of, table_of, update_rows, utc_day
 from app.errors import InsufficientCredits
 
 
@@ -178,9 +178,8 @@ def finish_lapsed(session: Session, owner_id: str) -> None:
 def renew(session: Session, hold_id: str, *, lease: timedelta, memo: Mapping[str, Any] | None = None) -> bool:
     """Extend the lease of an open hold from now, with another memo if given; return whether it was still open."""
     values = {"lease_until": clock.now() + lease, **({} if memo is None else {"memo": dict(memo)})}
-    is_open = _TABLE.c.id == hold_id, _TABLE.c.state == CreditHoldState.HELD.value
-    renewed = session.execute(update(_TABLE).where(*is_open).values(values).returning(_TABLE.c.id))
-    return renewed.first() is not None
+    is_open = CreditHold.id == hold_id, CreditHold.state == CreditHoldState.HELD.value
+    return update_rows(session, CreditHold, *is_open, **values) > 0
 
 
 def exists(session: Session, hold_id: str) -> bool:

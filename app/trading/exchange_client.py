@@ -11,12 +11,12 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Index, String, case, select, update
+from sqlalchemy import JSON, BigInteger, Index, String, case, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.capacity.single_flight_cache import SingleFlightCache
 from app.core import clock
-from app.db.tables import UtcDateTime, insert_into
+from app.db.tables import UtcDateTime, insert_into, update_rows
 from app.db.unit_of_work import delete_in_batches, unit_of_work
 from app.errors import PerpdexError
 from app.extensions import Model
@@ -85,13 +85,10 @@ def acquire(weight: int, *, wallet_id: str | None = None, now: datetime | None =
 def back_off() -> None:
     """Pause all requests for some seconds after a 429 of the exchange."""
     pause_ms = (GLOBAL_ALLOWANCE.burst * GLOBAL_ALLOWANCE.ms_per_weight) + _BACKOFF_SECONDS * _MS_PER_SECOND
-    now_ms = _ms(None)
+    until_ms = _ms(None) + pause_ms
+    is_sooner = ExchangeBudget.name == _GLOBAL_NAME, ExchangeBudget.whole_at_ms < until_ms
     with unit_of_work() as session:
-        session.execute(
-            update(ExchangeBudget)
-            .where(ExchangeBudget.name == _GLOBAL_NAME, ExchangeBudget.whole_at_ms < now_ms + pause_ms)
-            .values(whole_at_ms=now_ms + pause_ms)
-        )
+        update_rows(session, ExchangeBudget, *is_sooner, whole_at_ms=until_ms)
 
 
 def retry_later_error(reason: str, message: str, *, retry_after_seconds: int) -> PerpdexError:

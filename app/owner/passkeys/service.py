@@ -14,7 +14,7 @@ from uuid import UUID
 
 import webauthn
 from flask import request
-from sqlalchemy import BigInteger, LargeBinary, Row, String, and_, delete, or_, select, update
+from sqlalchemy import BigInteger, LargeBinary, Row, String, and_, delete, or_, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 from webauthn.authentication.verify_authentication_response import VerifiedAuthentication
 from webauthn.helpers import parse_authentication_credential_json, parse_registration_credential_json
@@ -31,7 +31,7 @@ from app.authenticated import Authenticated, RowSeal
 from app.core import clock, identifiers
 from app.core.strict_json import parse_response
 from app.db.prepared import PreparedInsert
-from app.db.tables import ID, UtcDateTime, count, table_of
+from app.db.tables import ID, UtcDateTime, count, update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import LimitReached, RateLimited, Unauthorized
 from app.extensions import Model
@@ -276,12 +276,9 @@ def _advance_counter(session: Session, passkey_id: str, verified: VerifiedAuthen
     new_count = verified.new_sign_count
     # Authenticators without a counter always send 0 (WebAuthn, section 6.1.1).
     has_none = and_(Passkey.sign_count == new_count, Passkey.sign_count == 0)
-    advanced: Any = session.execute(
-        update(table_of(Passkey))
-        .where(Passkey.id == passkey_id, or_(Passkey.sign_count < new_count, has_none))
-        .values(sign_count=new_count, used_at=clock.now(), backup_eligible=_is_backup_eligible(verified))
-    )
-    return bool(advanced.rowcount)
+    is_behind = Passkey.id == passkey_id, or_(Passkey.sign_count < new_count, has_none)
+    values = {"sign_count": new_count, "used_at": clock.now(), "backup_eligible": _is_backup_eligible(verified)}
+    return update_rows(session, Passkey, *is_behind, **values) > 0
 
 
 def _use_challenge(session: Session, challenge: bytes) -> bool:
