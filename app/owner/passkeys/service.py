@@ -277,8 +277,8 @@ def _advance_counter(session: Session, passkey_id: str, verified: VerifiedAuthen
     # Authenticators without a counter always send 0 (WebAuthn, section 6.1.1).
     has_none = and_(Passkey.sign_count == new_count, Passkey.sign_count == 0)
     is_behind = Passkey.id == passkey_id, or_(Passkey.sign_count < new_count, has_none)
-    values = {"sign_count": new_count, "used_at": clock.now(), "backup_eligible": _is_backup_eligible(verified)}
-    return update_rows(session, Passkey, *is_behind, **values) > 0
+    now, is_eligible = clock.now(), _is_backup_eligible(verified)
+    return update_rows(session, Passkey, *is_behind, sign_count=new_count, used_at=now, backup_eligible=is_eligible) > 0
 
 
 def _use_challenge(session: Session, challenge: bytes) -> bool:
