@@ -140,7 +140,6 @@ def sweep() -> None:
             "announce_budgets": shared_budgets.announce,
             "announce_unhealthy_services": lambda: statistics.announce_unhealthy(now),
             "prune_events": lambda: event_feed.prune(now),
-            "assign_event_queues": event_queues.assign,
             "prune_event_queues": lambda: event_queues.prune(now),
             "prune_answers": lambda: service_purchases.prune_answers(now),
             "prune_exchange_budgets": lambda: exchange_client.prune(now),

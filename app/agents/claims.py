@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, ForeignKey, Integer, String, Text, delete, func, select, update
+from sqlalchemy import ColumnElement, ForeignKey, Integer, String, Text, func, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.audit_log import trail
@@ -26,7 +26,7 @@ from app.audit_log.trail import AuditAction, AuditEvent
 from app.authenticated import Authenticated, SealedColumn, change, seal_of
 from app.core import clock, identifiers
 from app.db.prepared import PreparedInsert
-from app.db.tables import ID, UtcDateTime
+from app.db.tables import ID, UtcDateTime, delete_rows, update_rows
 from app.db.unit_of_work import unit_of_work
 from app.errors import AlreadyClaimed, NotFound, Unauthorized
 from app.events import outbox
@@ -210,12 +210,9 @@ def replay(session: Session, claim_code: ClaimCode, *, receipt: str | None) -> s
     kept = claim_code.receipt_digest
     holds_receipt = receipt is not None and kept is not None and hmac.compare_digest(kept, identifiers.digest(receipt))
     is_left = ClaimCode.repeats < (2 * MAX_REPLAYS if holds_receipt else MAX_REPLAYS)
-    counted = session.execute(
-        update(ClaimCode)
-        .where(ClaimCode.id == claim_code.id, ClaimCode.answer_sealed.is_not(None), is_left)
-        .values(repeats=ClaimCode.repeats + 1)
-    )
-    if counted.rowcount != 1 or claim_code.answer_sealed is None:  # type: ignore[attr-defined, unused-ignore]
+    is_meant = ClaimCode.id == claim_code.id, ClaimCode.answer_sealed.is_not(None), is_left
+    counted = update_rows(session, ClaimCode, *is_meant, repeats=ClaimCode.repeats + 1)
+    if not counted or claim_code.answer_sealed is None:
         raise AlreadyClaimed
     if not holds_receipt:
         return None
@@ -280,7 +277,7 @@ def create_owner_codes(
             start, end = (found[0].valid_from, found[0].expires_at) if is_recovery else (start, end)
             if only_first or start > now:
                 return [], start, end
-        _delete(session, OwnerCode.owner_key_id == owner.id, OwnerCode.kind == kind.value)
+        delete_rows(session, OwnerCode, OwnerCode.owner_key_id == owner.id, OwnerCode.kind == kind.value)
         codes = ["".join(secrets.choice(_ALPHABET) for _ in range(_CHARACTERS)) for _ in range(number)]
         values = {"owner_key_id": owner.id, "kind": kind.value, "valid_from": start, "expires_at": end}
         for each in codes:
@@ -311,18 +308,19 @@ def list_owner_codes(session: Session, key_id: str) -> dict[str, list[Any]]:
 def use_owner_code(session: Session, code: OwnerCode, *, new_key_id: str) -> None:
     """Delete a code with all others of its owner; only recovery codes pass to the new key. Raises: Unauthorized."""
     of_owner = OwnerCode.owner_key_id == code.owner_key_id
-    if not _delete(session, OwnerCode.id == code.id, of_owner):
+    if not delete_rows(session, OwnerCode, OwnerCode.id == code.id, of_owner):
         raise Unauthorized("This code was used or cancelled.")
     if code.kind == CodeKind.RECOVERY_CODE:
         change(session, OwnerCode, of_owner, OwnerCode.kind == code.kind, owner_key_id=new_key_id)
-    _delete(session, of_owner)
+    delete_rows(session, OwnerCode, of_owner)
 
 
 def cancel_owner_codes(actor: Actor, agent_id: str) -> None:
     """Cancel an operator's recovery and a handover. Raises: NotFound."""
     with unit_of_work() as session:
         owner = owner_keys.lock_owner(session, agent_id)
-        if _delete(session, OwnerCode.owner_key_id == owner.id, OwnerCode.kind != CodeKind.RECOVERY_CODE.value):
+        are_others = OwnerCode.owner_key_id == owner.id, OwnerCode.kind != CodeKind.RECOVERY_CODE.value
+        if delete_rows(session, OwnerCode, *are_others):
             announce(session, actor, agent_id, "cancelled")
 
 
@@ -333,7 +331,3 @@ def announce(session: Session, actor: Actor, agent_id: str, what: str, *, is_tol
     if is_told:
         outbox.record(session, EventType.OWNER_CHANGED, agent_id=agent_id, object_id=agent_id, data=told)
     trail.record(session, actor, AuditEvent(AuditAction.OWNER_CHANGED, agent_id, after=data))
-
-
-def _delete(session: Session, *conditions: ColumnElement[bool]) -> bool:
-    return bool(session.scalars(delete(OwnerCode).where(*conditions).returning(OwnerCode.id)).all())

@@ -8,7 +8,6 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -54,17 +53,11 @@ _EXPIRE_BATCH = 200
 
 
 class OwnerMethod(StrEnum):
+    """How an owner was authenticated for a decision."""
+
     SESSION = "session"
     OWNER_KEY = "owner_key"
     PASSKEY = "passkey"
-
-
-@dataclass(frozen=True, slots=True)
-class OwnerProof:
-    """An owner's authentication for one decision, with what the audit log keeps of it."""
-
-    method: OwnerMethod
-    evidence: Mapping[str, str] = field(default_factory=dict)
 
 
 def request_approval(
@@ -162,7 +155,7 @@ def decide(
     approval: Approval,
     *,
     is_approved: bool,
-    proof: OwnerProof,
+    method: OwnerMethod,
     week_nanos: int = 0,
     answer: str | None = None,
 ) -> bool:
@@ -171,14 +164,14 @@ def decide(
     `week_nanos` may then be paid to the same recipient, or else at the same domain, per week without asking again.
     The caller has authenticated the owner of this agent, and records the decision in the audit log in this unit.
 
-    Raises: ValueError for an approval on a proof that does not permit it: a bug.
+    Raises: ValueError for an approval on a session alone: a bug.
     """
     # A session alone may only refuse.
-    if is_approved and proof.method is OwnerMethod.SESSION:
+    if is_approved and method is OwnerMethod.SESSION:
         raise ValueError("a session alone does not approve a payment")
     if clock.now() >= approval.expires_at and _end(session, approval, ApprovalStatus.EXPIRED):
         return False
-    decided: dict[str, Any] = {"decided_at": clock.now(), "decided_by": proof.method.value, "answer": answer}
+    decided: dict[str, Any] = {"decided_at": clock.now(), "decided_by": method.value, "answer": answer}
     if not is_approved:
         return _end(session, approval, ApprovalStatus.REJECTED, **decided)
     accounts.lock_account_of_hold(session, approval.id)

@@ -6,7 +6,7 @@ import socket
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.identity import guards, limits
+from app.identity import guards
 from app.identity.principal import MasterKeyPrincipal, Principal
 from app.observability import telemetry
 from app.web.client_request import current_request
@@ -36,14 +36,15 @@ def master_key_actor(key: MasterKeyPrincipal, *, client_address: str) -> Actor:
     return Actor(ActorKind.MASTER_KEY, key.key_id, key.name, telemetry.originating_request_id(), client_address)
 
 
-def agent_actor(key: Principal, *, client_address: str) -> Actor:
+def agent_actor(key: Principal) -> Actor:
+    """Return the holder of a key, or an application, as the client of the current request."""
     name = "agent" if key.grant is None else f"application {key.grant.client_host}"[:200]
-    return Actor(ActorKind.AGENT, key.key_id, name, telemetry.originating_request_id(), client_address)
+    return _of_request(ActorKind.AGENT, key.key_id, name)
 
 
-def owner_actor(owner_key_id: str, *, client_address: str) -> Actor:
-    """Return an agent's owner, by the owner key; the email address is not recorded."""
-    return Actor(ActorKind.OWNER, owner_key_id, "owner", telemetry.originating_request_id(), client_address)
+def owner_actor(owner_key_id: str) -> Actor:
+    """Return an agent's owner, by the owner key, as the client of the current request, without the email address."""
+    return _of_request(ActorKind.OWNER, owner_key_id, "owner")
 
 
 def shell_actor() -> Actor:
@@ -66,7 +67,12 @@ def system_actor(job: str) -> Actor:
 
 def current_actor() -> Actor:
     """Return the holder of the request's master key or API key. Raises: Unauthorized without one."""
-    address = limits.client_address(current_request().remote_addr)
     if guards.has_master_key():
-        return master_key_actor(guards.current_master_key(), client_address=address)
-    return agent_actor(guards.current_principal(), client_address=address)
+        key = guards.current_master_key()
+        return _of_request(ActorKind.MASTER_KEY, key.key_id, key.name)
+    return agent_actor(guards.current_principal())
+
+
+def _of_request(kind: ActorKind, actor_id: str | None, name: str) -> Actor:
+    address = (current_request().remote_addr or "")[:60]
+    return Actor(kind, actor_id, name, telemetry.originating_request_id(), address)

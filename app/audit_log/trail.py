@@ -26,7 +26,7 @@ from app.core import clock
 from app.core.identifiers import new_id
 from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedInsert
-from app.db.tables import ID, UtcDateTime, count, having, partial_index, table_of
+from app.db.tables import ID, UtcDateTime, count, having, partial_index, table_of, update_rows
 from app.db.unit_of_work import after_commit, unit_of_work
 from app.errors import NotFound, Unauthorized
 from app.extensions import Model
@@ -214,12 +214,8 @@ def record(session: Session, actor: Actor, *acts: AuditEvent) -> None:
         rows.append({**row, "hash": previous})
     for start in range(0, len(rows), _INSERT_BATCH):
         session.execute(insert(AuditEntry), rows[start : start + _INSERT_BATCH])
-    session.execute(
-        update(AuditHead)
-        .where(AuditHead.name == TRAIL_NAME)
-        .values(hash=previous, proof=head_proof(key, last, previous))
-        .execution_options(synchronize_session=False)
-    )
+    head = {"hash": previous, "proof": head_proof(key, last, previous)}
+    update_rows(session, AuditHead, AuditHead.name == TRAIL_NAME, **head)
     after_commit(lambda: _log.info("audit_head", number=last, hash=previous))
     if actor.kind in _WITNESSED:
         was_restored = any(act.action is AuditAction.DATABASE_RESTORED for act in acts)

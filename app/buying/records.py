@@ -92,17 +92,13 @@ def add(
 
 def pin_payee(session: Session, wallet_id: str, host: str, offer: PaymentOffer) -> None:
     """Pin the first payee of a host on a chain. The wallet's account must be locked. Raises: PayeeChanged."""
-    check_payee(session, wallet_id, host, offer)
-    if session.get(PinnedPayee, (wallet_id, host, offer.chain.value)) is None:
-        session.add(
-            PinnedPayee(
-                wallet_id=wallet_id, host=host, chain=offer.chain.value, address=offer.recipient, created_at=clock.now()
-            )
-        )
+    if not check_payee(session, wallet_id, host, offer):
+        key = {"wallet_id": wallet_id, "host": host, "chain": offer.chain.value}
+        session.add(PinnedPayee(**key, address=offer.recipient, created_at=clock.now()))
 
 
-def check_payee(session: Session, wallet_id: str, host: str, offer: PaymentOffer) -> None:
-    """Refuse a payee other than the pinned one. Raises: PayeeChanged."""
+def check_payee(session: Session, wallet_id: str, host: str, offer: PaymentOffer) -> bool:
+    """Refuse a payee other than the pinned one; return whether one is pinned. Raises: PayeeChanged."""
     pinned = session.get(PinnedPayee, (wallet_id, host, offer.chain.value))
     if pinned is not None and pinned.address != offer.recipient:
         raise PayeeChanged(
@@ -113,6 +109,7 @@ def check_payee(session: Session, wallet_id: str, host: str, offer: PaymentOffer
                 "domain": host, "chain": offer.chain.value, "stored": pinned.address, "requested": offer.recipient,
             },
         )  # fmt: skip
+    return pinned is not None
 
 
 def payees_of(wallet_id: str) -> Sequence[PinnedPayee]:

@@ -19,7 +19,7 @@ from app.credits.models import CreditAccount, CreditLedgerEntry, GrantBudget
 from app.db import lock_order
 from app.db.leases import once_per_period
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
-from app.db.tables import table_of
+from app.db.tables import insert_into, table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, RateLimited
 from app.events import outbox
@@ -241,28 +241,14 @@ def _announce(below_nanos: int) -> None:
             outbox.record(session, EventType.CREDITS_LOW, **agent, data=data, once=str(row.granted_nanos))
 
 
-_INSERT = PreparedInsert(GrantBudget, unique=[GrantBudget.day])
-_ADD = PreparedStatement(
-    update(table_of(GrantBudget))
-    .where(GrantBudget.day == bindparam("today"), GrantBudget.granted_nanos <= bindparam("maximum"))
-    .values({GrantBudget.granted_nanos: GrantBudget.granted_nanos + bindparam("nanos", type_=BigInteger)})
-)
-
-
-def consume(session: Session, nanos: int, *, limit_nanos: int | None, now: datetime | None = None) -> None:
-    """Consume an amount of today's budget; a limit of None means unlimited.
-
-    Raises: RateLimited until midnight UTC if less than the amount is left.
-    """
-    if limit_nanos is None or not nanos:
-        return
-    now = now or clock.now()
-    values = {"today": now.date(), "nanos": nanos, "maximum": limit_nanos - nanos}
-    if _ADD.execute(session, values):
-        return
-    # If a concurrent unit inserts the first row of the day, retry on that row.
-    _INSERT.execute(session, {"day": now.date(), "granted_nanos": 0})
-    if _ADD.execute(session, values):
+def consume(session: Session, nanos: int, *, limit_nanos: int, now: datetime | None = None) -> None:
+    """Consume an amount of today's budget. Raises: RateLimited until midnight UTC if less than the amount is left."""
+    now, granted = now or clock.now(), GrantBudget.granted_nanos
+    first = insert_into(session, GrantBudget).values(day=now.date(), granted_nanos=nanos)
+    added = first.on_conflict_do_update(
+        index_elements=["day"], set_={"granted_nanos": granted + nanos}, where=granted <= limit_nanos - nanos
+    )
+    if nanos <= limit_nanos and session.scalar(added.returning(GrantBudget.day)) is not None:
         return
     midnight = datetime.combine(now.date() + timedelta(days=1), time(), UTC)
     raise RateLimited(

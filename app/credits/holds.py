@@ -8,7 +8,7 @@ from datetime import date, datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
 
-from sqlalchemy import BigInteger, Row, String, bindparam, case, cast, delete, func, select, update
+from sqlalchemy import BigInteger, ColumnElement, Row, String, bindparam, case, cast, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock, money
@@ -17,7 +17,7 @@ from app.credits.accounts import Bucket, EntryKind, LedgerEntry
 from app.credits.models import CreditHold, CreditLedgerEntry
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.state_machine import StateMachine
-from app.db.tables import day_of, table_of, utc_day
+from app.db.tables import day_of, table_of, update_rows, utc_day
 from app.errors import InsufficientCredits
 
 
@@ -80,6 +80,7 @@ _REASONS = {
     CreditHoldState.LAPSED: ("late", "late"),
     CreditHoldState.SETTLED: ("refund", "refund"),
 }
+_UNSETTLED = (CreditHoldState.HELD, CreditHoldState.LAPSED)
 HoldRow: TypeAlias = Row[*tuple[Any, ...]]
 MostExcess: TypeAlias = Callable[[Mapping[str, Any]], int | None]
 """Returns by a hold's memo what may be charged beyond it, in nano-dollars; None for no limit."""
@@ -142,7 +143,7 @@ def settle(session: Session, hold_id: str, cost_nanos: int, *, most_excess: Most
 
     Raises: LookupError for an unknown hold: a bug.
     """
-    return _finish(session, hold_id, cost_nanos, CreditHoldState.SETTLED, most_excess)
+    return _end(session, hold_id, cost_nanos, CreditHoldState.SETTLED, *_UNSETTLED, most_excess=most_excess)
 
 
 def lapse(session: Session, hold_id: str, estimate_nanos: int, *, most_excess: MostExcess = _unlimited) -> HoldResult:
@@ -150,15 +151,8 @@ def lapse(session: Session, hold_id: str, estimate_nanos: int, *, most_excess: M
 
     A hold that was renewed or has ended is not changed. Raises: LookupError.
     """
-    moved = HOLDS.transition(
-        session, hold_id, CreditHoldState.HELD, CreditHoldState.LAPSED, settled_nanos=_CHARGED,
-        where=_IS_EXPIRED, parameters={"cost_nanos": estimate_nanos, "now": clock.now()},
-    )  # fmt: skip
-    if moved:
-        return _close(
-            session, moved[0], CreditHoldState.HELD, estimate_nanos, CreditHoldState.LAPSED, most_excess=most_excess
-        )
-    return _result_of(session, _read(session, hold_id))
+    held, lapsed = CreditHoldState.HELD, CreditHoldState.LAPSED
+    return _end(session, hold_id, estimate_nanos, lapsed, held, where=_IS_EXPIRED, most_excess=most_excess)
 
 
 def release(session: Session, hold_id: str) -> HoldResult:
@@ -166,14 +160,12 @@ def release(session: Session, hold_id: str) -> HoldResult:
 
     Raises: LookupError.
     """
-    return _finish(session, hold_id, 0, CreditHoldState.RELEASED)
+    return _end(session, hold_id, 0, CreditHoldState.RELEASED, *_UNSETTLED)
 
 
 def refund(session: Session, charge_id: str) -> HoldResult:
     """Refund a charge once, or release what is still held, because its call failed. Raises: LookupError."""
-    if moved := HOLDS.transition(session, charge_id, CreditHoldState.SETTLED, CreditHoldState.RELEASED):
-        return _close(session, moved[0], CreditHoldState.SETTLED, 0, CreditHoldState.RELEASED)
-    return release(session, charge_id)
+    return _end(session, charge_id, 0, CreditHoldState.RELEASED, CreditHoldState.SETTLED, *_UNSETTLED)
 
 
 def finish_lapsed(session: Session, owner_id: str) -> None:
@@ -186,9 +178,8 @@ def finish_lapsed(session: Session, owner_id: str) -> None:
 def renew(session: Session, hold_id: str, *, lease: timedelta, memo: Mapping[str, Any] | None = None) -> bool:
     """Extend the lease of an open hold from now, with another memo if given; return whether it was still open."""
     values = {"lease_until": clock.now() + lease, **({} if memo is None else {"memo": dict(memo)})}
-    is_open = _TABLE.c.id == hold_id, _TABLE.c.state == CreditHoldState.HELD.value
-    renewed = session.execute(update(_TABLE).where(*is_open).values(values).returning(_TABLE.c.id))
-    return renewed.first() is not None
+    is_open = CreditHold.id == hold_id, CreditHold.state == CreditHoldState.HELD.value
+    return update_rows(session, CreditHold, *is_open, **values) > 0
 
 
 def exists(session: Session, hold_id: str) -> bool:
@@ -225,27 +216,25 @@ def references_of(hold_id: str) -> list[str]:
     return [f"{reason}:{hold_id}" for reason in _REFERENCE_PREFIXES]
 
 
-def _finish(
-    session: Session, hold_id: str, cost_nanos: int, state: CreditHoldState, most_excess: MostExcess = _unlimited
-) -> HoldResult:
-    cost = {"cost_nanos": cost_nanos}
-    held = CreditHoldState.HELD
-    if moved := HOLDS.transition(session, hold_id, held, state, settled_nanos=_CHARGED, parameters=cost):
-        return _close(session, moved[0], held, cost_nanos, state, most_excess=most_excess)
-    if moved := HOLDS.transition(session, hold_id, CreditHoldState.LAPSED, state):
-        return _close(session, moved[0], CreditHoldState.LAPSED, cost_nanos, state, most_excess=most_excess)
+def _end(
+    session: Session, hold_id: str, cost_nanos: int, state: CreditHoldState, *sources: CreditHoldState,
+    where: ColumnElement[bool] | None = None, most_excess: MostExcess = _unlimited,
+) -> HoldResult:  # fmt: skip
+    """Move a hold from the first of some states in which it is, and charge a cost; one in another is not changed."""
+    for before in sources:
+        values: dict[str, Any] = {}
+        if before is CreditHoldState.HELD:
+            at = {} if where is None else {"now": clock.now()}
+            values = {"settled_nanos": _CHARGED, "where": where, "parameters": {"cost_nanos": cost_nanos, **at}}
+        if moved := HOLDS.transition(session, hold_id, before, state, **values):
+            return _close(session, moved[0], before, cost_nanos, state=state, most_excess=most_excess)
     return _result_of(session, _read(session, hold_id))
 
 
 def _close(
-    session: Session,
-    row: HoldRow,
-    before: CreditHoldState,
-    cost_nanos: int,
-    state: CreditHoldState,
-    *,
-    most_excess: MostExcess = _unlimited,
-) -> HoldResult:
+    session: Session, row: HoldRow, before: CreditHoldState, cost_nanos: int, *, state: CreditHoldState,
+    most_excess: MostExcess,
+) -> HoldResult:  # fmt: skip
     """Charge a cost from what was held or charged before, any excess from the available credits; return the rest."""
     was_held = before is CreditHoldState.HELD
     set_aside_nanos = row.amount_nanos if was_held else row.settled_nanos

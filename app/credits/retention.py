@@ -2,12 +2,10 @@
 
 A hold that ended long ago is deleted with all its ledger entries, in one unit. Grants are never deleted: a reference
 must never be reused. What does not add up is kept, so that evidence for the audit is not lost.
-
 """
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import delete, select, text
@@ -31,20 +29,13 @@ class UnbalancedError(Exception):
         self.account_ids = frozenset(account_ids)
 
 
-@dataclass(frozen=True, slots=True)
-class PrunedHolds:
-    """Deleted holds, and what they had charged each account: to be carried forward."""
-
-    hold_ids: list[str]
-    charged_nanos: Mapping[str, int]
-
-
 def delete_ended(
     session: Session, before: datetime, *, limit: int, except_accounts: Collection[str] = ()
-) -> PrunedHolds:
+) -> tuple[list[str], Mapping[str, int]]:
     """Delete holds that ended and were made before an instant, with their ledger entries.
 
-    The caller must `carry_forward` them at the end of the unit: that locks accounts, and charges wait for the locks.
+    Returns their ids, and what they had charged each account. The caller must `carry_forward` that at the end of the
+    unit, which locks accounts: charges wait for the locks.
 
     Raises: UnbalancedError.
     """
@@ -53,7 +44,7 @@ def delete_ended(
     deletion = delete(_HOLDS).where(_HOLDS.c.id.in_(old.scalar_subquery()))
     deleted = session.execute(deletion.returning(_HOLDS.c.id, _HOLDS.c.account_id, _HOLDS.c.settled_nanos)).all()
     if not deleted:
-        return PrunedHolds([], {})
+        return [], {}
     charged = Counter[str]()
     for row in deleted:
         charged[row.account_id] += row.settled_nanos
@@ -70,10 +61,10 @@ def delete_ended(
         rest[account_id, credit] += amount_nanos
     if unbalanced := {account_id for (account_id, _), nanos in rest.items() if nanos}:
         raise UnbalancedError(unbalanced)
-    return PrunedHolds([row.id for row in deleted], charged)
+    return [row.id for row in deleted], charged
 
 
-def carry_forward(session: Session, pruned: PrunedHolds) -> None:
+def carry_forward(session: Session, charged_nanos: Mapping[str, int]) -> None:
     """Add the charges of deleted holds to their accounts."""
-    rows = [{"id": each, "carried_nanos": nanos} for each, nanos in sorted(pruned.charged_nanos.items())]
+    rows = [{"id": each, "carried_nanos": nanos} for each, nanos in sorted(charged_nanos.items())]
     add_amounts(session, table_of(CreditAccount), ["id"], rows)

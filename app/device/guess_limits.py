@@ -8,11 +8,11 @@ back the count.
 from datetime import datetime, timedelta
 
 from limits import RateLimitItem, parse
-from sqlalchemy import Integer, String, case, delete, or_, select
+from sqlalchemy import Integer, String, case, or_, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.core import clock, identifiers
-from app.db.tables import UtcDateTime, insert_into
+from app.db.tables import UtcDateTime, delete_rows, insert_into
 from app.errors import RateLimited
 from app.extensions import Model
 from app.state import app_state
@@ -128,8 +128,7 @@ def prune(session: Session, now: datetime) -> int:
     """Delete the counters of addresses without misses for long enough; return how many."""
     longest = max(MAX_LOCK, SERVICE_WIDE_WINDOW) + STRIKES_EXPIRE_AFTER
     is_free = or_(GuessCounter.locked_until.is_(None), GuessCounter.locked_until < now - STRIKES_EXPIRE_AFTER)
-    deleted = session.execute(delete(GuessCounter).where(GuessCounter.window_start < now - longest, is_free))
-    return int(deleted.rowcount)  # type: ignore[attr-defined, unused-ignore]
+    return delete_rows(session, GuessCounter, GuessCounter.window_start < now - longest, is_free)
 
 
 def _counter(session: Session, network: str) -> GuessCounter:

@@ -63,28 +63,25 @@ def claim_agent(code: str, *, email: str | None, network: str, receipt: str | No
         wait = guess_limits.service_wide_retry_after(session)
         if wait and email is None:
             raise _too_many_attempts(wait)
-        claim_code = claims.find(session, code)
-        failure = _validation_failure(claim_code, email, check_email_only=wait > 0)
-        if failure is None and claim_code is not None:
-            if not claim_code.is_claimed:
-                receipt_kept = receipt or identifiers.new_key(claims.RECEIPT_PREFIX)
-                owner_key = claims.redeem(session, claim_code, email=email, receipt=receipt_kept)
-                if owner_key is not None:
-                    claimed = _claimed_agent(session, claim_code.agent_id, owner_key, receipt_kept)
-                    act = AuditEvent(AuditAction.CLAIMED, claimed.agent_id)
-                    trail.record(session, actors.anonymous_actor(network), act)
-                    return claimed
-                # Another claim was first; one with the same email address is replayed.
-                claim_code = claims.find(session, code)
-                failure = _validation_failure(claim_code, email, check_email_only=False)
-            if failure is None and claim_code is not None and claim_code.is_claimed:
-                return _replayed_claim(session, claim_code, receipt, network)
-            failure = failure or AlreadyClaimed()
-        elif _is_miss(failure, claim_code):
-            guess_limits.record_miss(session, network)
+        # Twice, as another claim may be first; one with the same email address is replayed.
+        for is_first in (True, False):
+            found = claims.find(session, code)
+            failure = _validation_failure(found, email, check_email_only=is_first and wait > 0)
+            if failure is not None or found is None:
+                if is_first and _is_miss(failure, found):
+                    guess_limits.record_miss(session, network)
+                break
+            if found.is_claimed:
+                return _replayed_claim(session, found, receipt, network)
+            kept = receipt or identifiers.new_key(claims.RECEIPT_PREFIX)
+            if (owner_key := claims.redeem(session, found, email=email, receipt=kept)) is not None:
+                act = AuditEvent(AuditAction.CLAIMED, found.agent_id)
+                claimed = _claimed_agent(session, found.agent_id, owner_key, kept)
+                trail.record(session, actors.anonymous_actor(network), act)
+                return claimed
     if wait:
         raise _too_many_attempts(wait)
-    raise failure or _no_such_code()
+    raise failure or AlreadyClaimed()
 
 
 def _validation_failure(found: ClaimCode | None, email: str | None, *, check_email_only: bool) -> ServiceError | None:

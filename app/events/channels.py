@@ -11,7 +11,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import Any
@@ -23,11 +23,12 @@ from joserfc.util import urlsafe_b64encode
 from py_vapid import Vapid02
 
 from app.core import clock
+from app.core.identifiers import require
 from app.events import targets
 from app.events.models import EventTarget
 from app.events.schemas import AccountEvent
 from app.events.targets import TargetKind
-from app.ports.errors import PortError
+from app.ports.errors import PortError, Unreachable
 from app.ports.upstream import Headers, UpstreamRequest, read_beginning
 from app.state import app_state
 from app.version import VERSION
@@ -74,30 +75,22 @@ def _counts(events: Sequence[Any]) -> str:
     return ", ".join(f"{number} {each}" for each, number in Counter(event.type for event in events).items())
 
 
-def post(url: str, headers: Headers, body: bytes) -> Attempt:
-    """Send a body once. Never raises for what the target does."""
+def _post(url: str, headers: Headers, body: bytes) -> dict[str, Any]:
+    """Send a body once; return what the attempt has of the answer. Raises: PortError."""
     parts = urlsplit(url)
     request = UpstreamRequest(
         "POST", f"{parts.scheme}://{parts.netloc}", (parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
         headers, body, timeout_seconds=15,
     )  # fmt: skip
-    at, started_ns = clock.now(), time.monotonic_ns()
-    try:
-        response = app_state().ports.public_upstream.send(request)
-    except PortError as error:
-        return Attempt(at, milliseconds_since(started_ns), error=error.reason)
+    response = app_state().ports.public_upstream.send(request)
     # The status is what counts. The connection can be used again if that is all of the answer.
     answer, _ = read_beginning(response, _MAX_ANSWER_BYTES)
-    return Attempt(
-        at, milliseconds_since(started_ns), status_code=response.status,
-        answer=answer[:_MAX_ANSWER_BYTES].decode("utf-8", "replace").replace("\0", "\ufffd"),
-        retry_after=_retry_after(response.headers) if response.status in _DELAYS else None,
-        is_gone=response.status == HTTPStatus.GONE
-    )  # fmt: skip
-
-
-def milliseconds_since(started_ns: int) -> int:
-    return (time.monotonic_ns() - started_ns) // 1_000_000
+    return {
+        "status_code": response.status,
+        "answer": answer[:_MAX_ANSWER_BYTES].decode("utf-8", "replace").replace("\0", "\ufffd"),
+        "retry_after": _retry_after(response.headers) if response.status in _DELAYS else None,
+        "is_gone": response.status == HTTPStatus.GONE,
+    }
 
 
 def _retry_after(headers: Headers) -> timedelta | None:
@@ -108,20 +101,23 @@ def _retry_after(headers: Headers) -> timedelta | None:
 
 def send(target: EventTarget, events: Sequence[Any]) -> Attempt:
     """Send events to a target once, in one message; to a webhook, a single one. Never raises."""
-    at = clock.now()
+    at, started_ns = clock.now(), time.monotonic_ns()
     try:
         match TargetKind(target.kind):
             case TargetKind.WEBHOOK:
                 [event] = events
-                return _send_to_webhook(target.url, event, targets.secrets_of(target))
+                outcome = _send_to_webhook(target.url, event, targets.secrets_of(target))
             case TargetKind.EMAIL:
-                return _send_mail(target.url, events)
+                outcome = _send_mail(target.url, events)
             case TargetKind.WEB_PUSH:
-                return _push(target.url, targets.browser_keys_of(target), events)
+                outcome = _push(target.url, targets.browser_keys_of(target), events)
+    except PortError as error:
+        outcome = {"error": error.reason}
     except Exception:
         # Recorded like any other failure: it must neither end the thread nor hold up other events.
         _log.exception("delivery_failed", target_id=target.id, event_id=events[0].id)
-        return Attempt(at, 0, error="internal_error", is_unexpected=True)
+        outcome = {"error": "internal_error", "is_unexpected": True}
+    return Attempt(at, (time.monotonic_ns() - started_ns) // 1_000_000, **outcome)
 
 
 def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
@@ -131,7 +127,7 @@ def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
     return "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
 
 
-def _send_to_webhook(url: str, event: Any, secrets: Sequence[str]) -> Attempt:
+def _send_to_webhook(url: str, event: Any, secrets: Sequence[str]) -> dict[str, Any]:
     body = json.dumps(_EVENT.dump(event), separators=(",", ":")).encode()
     timestamp = int(clock.now().timestamp())
     headers = {
@@ -139,25 +135,19 @@ def _send_to_webhook(url: str, event: Any, secrets: Sequence[str]) -> Attempt:
         "webhook-timestamp": str(timestamp),
         "webhook-signature": " ".join(signature(each, event.id, timestamp, body) for each in secrets),
     }  # fmt: skip
-    return post(url, [*headers.items()], body)
+    return _post(url, [*headers.items()], body)
 
 
 _MAX_IN_FULL = 20
 """Further events in a message are listed by type and time."""
 
 
-def _send_mail(url: str, events: Sequence[Any]) -> Attempt:
-    mailer = app_state().ports.mailer
-    at, started_ns = clock.now(), time.monotonic_ns()
-    if mailer is None:
-        return Attempt(at, 0, error="no_mail_server")
+def _send_mail(url: str, events: Sequence[Any]) -> dict[str, Any]:
+    mailer = require(app_state().ports.mailer, Unreachable("no_mail_server"))
     what = events[0].type if len(events) == 1 else f"{len(events)} notices"
     recipient, text = url.removeprefix("mailto:"), _mail_text(events)
-    try:
-        mailer.send(recipient, subject=f"Purser: {what}", text=text, message_id=events[0].id)
-    except PortError as error:
-        return Attempt(at, milliseconds_since(started_ns), error=error.reason)
-    return Attempt(at, milliseconds_since(started_ns), status_code=HTTPStatus.OK)
+    mailer.send(recipient, subject=f"Purser: {what}", text=text, message_id=events[0].id)
+    return {"status_code": HTTPStatus.OK}
 
 
 def _mail_text(events: Sequence[Any]) -> str:
@@ -182,10 +172,10 @@ _MAX_PLAIN_BYTES = 3000
 """A push service must accept 4096 bytes of encrypted body."""
 
 
-def _push(endpoint: str, keys: Mapping[str, str], events: Sequence[Any]) -> Attempt:
+def _push(endpoint: str, keys: Mapping[str, str], events: Sequence[Any]) -> dict[str, Any]:
     private = app_state().settings.web_push_key.get_secret_value()
     if not private:
-        return Attempt(clock.now(), 0, error="no_web_push_key")
+        raise Unreachable("no_web_push_key")
     from pywebpush import WebPusher  # noqa: PLC0415 - it imports aiohttp, which takes megabytes
 
     encrypted = WebPusher({"endpoint": endpoint, "keys": dict(keys)}).encode(_push_message(events))["body"]
@@ -193,9 +183,9 @@ def _push(endpoint: str, keys: Mapping[str, str], events: Sequence[Any]) -> Atte
         "Content-Type": "application/octet-stream", "Content-Encoding": "aes128gcm", "TTL": str(_TTL_SECONDS),
         "Urgency": "high", **_authorization(private, endpoint),
     }  # fmt: skip
-    attempt = post(endpoint, [*headers.items()], encrypted)
+    answered = _post(endpoint, [*headers.items()], encrypted)
     # A subscription that no longer exists.
-    return replace(attempt, is_gone=True) if attempt.status_code == HTTPStatus.NOT_FOUND else attempt
+    return answered | {"is_gone": answered["status_code"] in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)}
 
 
 def web_push_key() -> str | None:

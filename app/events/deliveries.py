@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, and_, exists, func, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock, identifiers
-from app.db.tables import count, table_of
+from app.db.tables import count, update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events import channels, outbox, queues
 from app.events.channels import Attempt
@@ -173,7 +173,7 @@ def _pause_until_message(target: EventTarget) -> bool:
     with unit_of_work() as session:
         until = next_message_at(session, target)
         if until > clock.now():
-            session.execute(update(EventTarget).where(EventTarget.id == target.id).values(paused_until=until))
+            update_rows(session, EventTarget, EventTarget.id == target.id, paused_until=until)
             return True
     return False
 
@@ -204,9 +204,7 @@ def _find_due(target_id: str, *, is_digested: bool) -> tuple[list[str], dict[str
 
 
 def _postpone(session: Session, rows: ColumnElement[bool], until: datetime) -> None:
-    session.execute(
-        update(table_of(EventDelivery)).where(rows, EventDelivery.next_attempt_at < until).values(next_attempt_at=until)
-    )
+    update_rows(session, EventDelivery, rows, EventDelivery.next_attempt_at < until, next_attempt_at=until)
 
 
 def _record(
@@ -215,19 +213,15 @@ def _record(
     """Record an attempt; return when the next one follows, if it failed and one does."""
     pending = DeliveryStatus.PENDING
     changes: dict[str, Any] = {"tries": tries, "attempts": [*attempts, attempt.as_json()][-20:]}
-    if attempt.is_delivered:
-        DELIVERIES.move(session, delivery_id, pending, DeliveryStatus.DELIVERED, delivered_at=clock.now(), **changes)
-        return None
-    if tries > len(DELAYS):
-        DELIVERIES.move(session, delivery_id, pending, DeliveryStatus.FAILED, **changes)
+    if attempt.is_delivered or tries > len(DELAYS):
+        ended = DeliveryStatus.DELIVERED if attempt.is_delivered else DeliveryStatus.FAILED
+        at = clock.now() if attempt.is_delivered else None
+        DELIVERIES.move(session, delivery_id, pending, ended, delivered_at=at, **changes)
         return None
     delay = DELAYS[tries - 1] * (100 + _random.randint(0, _JITTER_PERCENT)) // 100
     next_attempt_at = clock.now() + max(delay, attempt.retry_after or delay)
-    session.execute(
-        update(table_of(EventDelivery))
-        .where(EventDelivery.id == delivery_id, EventDelivery.status == pending.value)
-        .values(next_attempt_at=next_attempt_at, **changes)
-    )
+    is_pending = EventDelivery.id == delivery_id, EventDelivery.status == pending.value
+    update_rows(session, EventDelivery, *is_pending, next_attempt_at=next_attempt_at, **changes)
     return next_attempt_at
 
 

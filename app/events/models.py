@@ -85,7 +85,6 @@ class EventTarget(Model):
     types: Mapped[list[str]] = mapped_column(JSON)
     status: Mapped[str] = mapped_column(String(10))
     status_reason: Mapped[str | None] = mapped_column(String(100))
-    # NULL until the worker has put a target of the release before into its queue.
     queue: Mapped[str | None] = mapped_column(String(80))
     # Who created it: a master key, an owner key or an agent's key.
     created_by: Mapped[str | None] = mapped_column(ID)

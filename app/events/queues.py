@@ -94,13 +94,6 @@ def is_servable(is_due: ColumnElement[bool], now: datetime, rank: QueueRank) -> 
     return and_(is_due, exists().where(EventQueue.name == EventTarget.queue, _is_free(now, rank)))
 
 
-def assign() -> None:
-    """Put targets that the release before this one added into their queues."""
-    with unit_of_work() as session:
-        for target in session.scalars(select(EventTarget).where(EventTarget.queue.is_(None)).limit(500)).all():
-            join(session, target)
-
-
 def prune(now: datetime) -> None:
     """Delete queues without targets and without use that still counts."""
     is_idle = EventQueue.used_until < now - _HOUR, ~exists().where(EventTarget.queue == EventQueue.name)

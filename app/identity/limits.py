@@ -22,10 +22,6 @@ _TOKEN_UNITS = 1_000
 _LOOSENED = ("10 per minute;100 per day", "loosened controls")
 
 
-def client_address(remote_address: str | None) -> str:
-    return (remote_address or "")[:60]
-
-
 def client_network(remote_address: str | None) -> str:
     """Return a client's IPv4 address, or the /64 of its IPv6 address: one household has 2^64 of them."""
     try:

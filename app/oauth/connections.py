@@ -10,6 +10,7 @@ from app.audit_log import actors, trail
 from app.audit_log.actors import Actor
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.core import clock, identifiers
+from app.db.tables import delete_expired
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, LimitReached, NotFound
 from app.events import outbox
@@ -17,8 +18,9 @@ from app.events.outbox import EventType
 from app.identity import grants
 from app.identity import service as identity
 from app.identity.principal import Grant, KeyKind, Principal, Scope
-from app.oauth import clients, tokens
-from app.oauth.clients import Client
+from app.oauth import clients
+from app.oauth.clients import Client, OAuthClient
+from app.oauth.tokens import OAuthToken
 from app.spending import sessions
 from app.spending.models import SpendingSession
 
@@ -85,10 +87,10 @@ def end_reused(session: Session, grant_id: str) -> None:
         end(session, actors.system_actor("reuse of a token"), found, reason="token_reused")
 
 
-def end_by_application(session: Session, grant: Grant, *, client_address: str) -> None:
+def end_by_application(session: Session, grant: Grant) -> None:
     """End a connection because its application revokes it."""
     holder = Principal(KeyKind.AGENT, grant.id, grant.agent_id, grant.agent_id, grant)
-    end(session, actors.agent_actor(holder, client_address=client_address), grant, reason="revoked_by_application")
+    end(session, actors.agent_actor(holder), grant, reason="revoked_by_application")
 
 
 def end_by_owner(actor: Actor, agent_id: str, grant_id: str) -> None:
@@ -112,8 +114,9 @@ def prune(before: datetime) -> None:
     """Delete expired registrations and tokens, and connections that ended before an instant."""
     now = clock.now()
     with unit_of_work() as session:
-        tokens.prune(session, now)
-        clients.prune(session, now)
+        delete_expired(session, now, OAuthClient)
+        # Until a day after its end, a repeated use of a token ends its connection.
+        delete_expired(session, now - timedelta(days=1), OAuthToken)
     with unit_of_work() as session:
         grants.prune(session, before)
 

@@ -72,13 +72,13 @@ def issue_token() -> Response:
 @oauth.post("/oauth/revoke")
 def revoke_token() -> Response:
     """End the connection of an access or refresh token (RFC 7009)."""
-    form, address = _form(), limits.client_address(request.remote_addr)
+    form = _form()
     with unit_of_work() as session:
         stored = tokens.find(session, TokenKind.REFRESH, form.get("token", ""))
         found = grants.find_of_token(session, form.get("token", ""), grant_id=stored.grant_id if stored else None)
         is_holder = found is None or found.client_id == form.get("client_id")
         if found is not None and is_holder:
-            connections.end_by_application(session, found, client_address=address)
+            connections.end_by_application(session, found)
     if not is_holder:
         raise InvalidClientError("This token was issued to another client.")
     return jsonify({})

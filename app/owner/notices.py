@@ -12,6 +12,7 @@ from itsdangerous import BadData
 from marshmallow import ValidationError
 
 from app.audit_log import trail
+from app.audit_log.actors import owner_actor
 from app.audit_log.trail import AuditAction
 from app.core.identifiers import new_id
 from app.core.mailboxes import mailbox_of
@@ -25,7 +26,6 @@ from app.identity.limits import client_network
 from app.identity.owner_keys import OwnerKeyView
 from app.owner.session.auth import agent_of, render_page, see_other, session_pages
 from app.owner.session.cookies import printable, serializer
-from app.owner.session.sessions import owner_as_actor
 from app.ports.errors import PortError, Unreachable
 from app.state import app_state
 from app.web.fields import Email
@@ -111,7 +111,7 @@ def send_confirmation(key: OwnerKeyView) -> Response:
         return _render(key, error="Too many messages were requested. Try again tomorrow.", status=refusal.status)
     except PortError:
         return _render(key, error="The message could not be sent.", status=503)
-    trail.record_alone(owner_as_actor(key), AuditAction.NOTICE_LINK_SENT, key.agent_id)
+    trail.record_alone(owner_actor(key.id), AuditAction.NOTICE_LINK_SENT, key.agent_id)
     return see_other(url_for("owner.show_notices", agent_id=key.agent_id, done="sent"))
 
 
@@ -180,4 +180,4 @@ def _render(key: OwnerKeyView, *, status: int = 200, **values: Any) -> Response:
 
 
 def _subscriber(key: OwnerKeyView) -> Subscriber:
-    return Subscriber(Audience.OWNER, key.agent_id, owner_as_actor(key))
+    return Subscriber(Audience.OWNER, key.agent_id, owner_actor(key.id))

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import structlog
-from sqlalchemy import ColumnElement, and_, case, select, update
+from sqlalchemy import ColumnElement, and_, case, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -19,7 +19,7 @@ from app.core import clock, money
 from app.core.identifiers import new_id
 from app.db import leases
 from app.db.leases import ProcessKind
-from app.db.tables import table_of
+from app.db.tables import update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ServiceError
 from app.observability import telemetry
@@ -284,11 +284,8 @@ class PurchaseSession:
             self._renew_lease(session, **values)
 
     def _renew_lease(self, session: Session, **values: Any) -> None:
-        session.execute(
-            update(table_of(Purchase))
-            .where(self._row, Purchase.status.in_([PurchaseStatus.RUNNING.value, PurchaseStatus.SUBMITTING.value]))
-            .values(lease_until=clock.now() + LEASE, **values)
-        )
+        is_at_work = Purchase.status.in_([PurchaseStatus.RUNNING.value, PurchaseStatus.SUBMITTING.value])
+        update_rows(session, Purchase, self._row, is_at_work, lease_until=clock.now() + LEASE, **values)
 
 
 def end_unordered(

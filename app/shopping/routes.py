@@ -120,11 +120,6 @@ def _price_breakdown(purchase: Purchase) -> dict[str, Any] | None:
     return {"amounts": amounts, "adds_up": adds_up(amounts, purchase.total_nanos or 0)}
 
 
-def _shape(purchase: Purchase) -> dict[str, Any]:
-    response: dict[str, Any] = schemas.PurchaseShape().dump(shown(purchase, _status_url_query(purchase.id)))
-    return response
-
-
 def shown(purchase: Purchase, token: str = "") -> dict[str, Any]:
     """Return a purchase as responses have it, with `token` as the query of its URLs."""
     base = f"{app_state().settings.public_url}/v1/gateway/shopping/purchases/{purchase.id}"
@@ -146,13 +141,23 @@ def shown(purchase: Purchase, token: str = "") -> dict[str, Any]:
 
 
 def _response(purchase: Purchase) -> Response:
-    response = jsonify(_shape(purchase))
-    response.status_code = 202 if purchase.is_open else 200
+    response = jsonify(schemas.PurchaseShape().dump(shown(purchase, _status_url_query(purchase.id))))
+    if purchase.is_open:
+        response.headers["Retry-After"] = str(_POLL_SECONDS)
+    return response
+
+
+def _accepted(purchase: Purchase) -> Response:
+    """Return the response to an order: until the purchase ends, 202 with where to read it."""
+    response = _response(purchase)
+    if purchase.is_open:
+        response.status_code = 202
+        response.headers["Location"] = f"/v1/gateway/shopping/purchases/{purchase.id}{_status_url_query(purchase.id)}"
     return response
 
 
 def _rebuild(subject_id: str) -> Response:
-    response: Response = approvals.rebuilt(subject_id, lambda purchase_id: _response(service.view(purchase_id)))
+    response: Response = approvals.rebuilt(subject_id, lambda purchase_id: _accepted(service.view(purchase_id)))
     return response
 
 
@@ -196,12 +201,9 @@ def buy(body: dict[str, Any], claim: idempotency.Claim) -> Response:
     purchase, settled = accepted
     seconds = wait_seconds() or long_poll.NO_WAIT
     purchase = service.wait_for_end(purchase, seconds=seconds, account_id=guards.account_id_or_anonymous())
-    response = _response(purchase)
+    response = _accepted(purchase)
     response.headers.extend(settled)
-    if purchase.is_open:
-        response.headers["Location"] = f"/v1/gateway/shopping/purchases/{purchase.id}{_status_url_query(purchase.id)}"
-        response.headers["Retry-After"] = str(_POLL_SECONDS)
-    elif seconds:
+    if seconds and not purchase.is_open:
         response.headers[long_poll.PREFERENCE_APPLIED] = f"wait={seconds}"
     return response
 
@@ -221,10 +223,7 @@ def list_purchases(query: dict[str, Any]) -> dict[str, Any]:
 @shopping.response(200, schemas.PurchaseShape)
 def get_purchase(purchase: Purchase) -> Response:
     """Read a purchase."""
-    response = jsonify(_shape(purchase))
-    if purchase.is_open:
-        response.headers["Retry-After"] = str(_POLL_SECONDS)
-    return response
+    return _response(purchase)
 
 
 @shopping.post("/purchases/<string:purchase_id>/cancel")
@@ -233,7 +232,7 @@ def get_purchase(purchase: Purchase) -> Response:
 @shopping.raises(errors.PurchaseInProgress)
 def cancel_purchase(purchase: Purchase) -> Response:
     """Cancel a queued purchase and refund its price. One that has begun cannot be cancelled."""
-    return jsonify(_shape(service.cancel(purchase)))
+    return _response(service.cancel(purchase))
 
 
 @shopping.get("/purchases/<string:purchase_id>/evidence/<string:evidence_id>.png")

@@ -160,13 +160,9 @@ def cancel(purchase: Purchase) -> Purchase:
 
 def wait_for_end(purchase: Purchase, *, seconds: Decimal, account_id: str) -> Purchase:
     """Wait for a purchase to end, as long as requested and while a waiting slot is free."""
-
-    def read(found: Purchase) -> Purchase:
-        with read_only_unit() as session:
-            status = session.scalar(select(Purchase.status).where(Purchase.id == found.id))
-        return found if status in _OPEN else view(found.id)
-
-    return long_poll.wait(purchase, read, lambda found: not found.is_open, seconds=seconds, account_id=account_id)
+    return long_poll.wait(
+        purchase, lambda found: view(found.id), lambda found: not found.is_open, seconds=seconds, account_id=account_id
+    )
 
 
 def evidence(purchase: Purchase, evidence_id: str) -> bytes:

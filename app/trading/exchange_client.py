@@ -11,12 +11,12 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Index, String, case, select, update
+from sqlalchemy import JSON, BigInteger, Index, String, case, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.capacity.single_flight_cache import SingleFlightCache
 from app.core import clock
-from app.db.tables import UtcDateTime, insert_into
+from app.db.tables import UtcDateTime, insert_into, update_rows
 from app.db.unit_of_work import delete_in_batches, unit_of_work
 from app.errors import PerpdexError
 from app.extensions import Model
@@ -64,50 +64,37 @@ WALLET_ALLOWANCE = RateAllowance(burst=200, ms_per_weight=150)
 _GLOBAL_NAME = "all"
 
 
-def acquire(weight: int, *, wallet_id: str | None = None, now: datetime | None = None) -> None:
-    """Acquire weight from the budget and a wallet's share, or nothing. Raises: PerpdexError, with when to retry."""
-    with unit_of_work() as session:
-        if wallet_id is not None:
-            subject = "This wallet's share of the"
-            _acquire(session, wallet_id, WALLET_ALLOWANCE, weight, now_ms=_ms(now), subject=subject)
-        _acquire(session, _GLOBAL_NAME, GLOBAL_ALLOWANCE, weight, now_ms=_ms(now), subject="The")
+def acquire(weight: int, *, wallet_id: str | None = None, now: datetime | None = None, is_bounded: bool = True) -> None:
+    """Acquire weight from the budget and a wallet's share, or nothing; what is not bounded is charged in any case.
 
-
-def charge_surplus(weight: int, *, wallet_id: str | None = None, now: datetime | None = None) -> None:
-    """Charge the weight of a response beyond that of its request, even if the budget does not cover it."""
-    of_wallet = [(wallet_id, WALLET_ALLOWANCE)] if wallet_id else []
+    Raises: PerpdexError, with when to retry.
+    """
+    of_wallet = [(wallet_id, WALLET_ALLOWANCE, "This wallet's share of the")] if wallet_id else []
+    now_ms = _ms(now)
     with unit_of_work() as session:
-        for name, allowance in (*of_wallet, (_GLOBAL_NAME, GLOBAL_ALLOWANCE)):
-            _spend(session, name, weight * allowance.ms_per_weight, ceiling_ms=None, now_ms=_ms(now))
+        for name, allowance, subject in (*of_wallet, (_GLOBAL_NAME, GLOBAL_ALLOWANCE, "The")):
+            cost_ms, burst_ms = weight * allowance.ms_per_weight, allowance.burst * allowance.ms_per_weight
+            ceiling_ms = now_ms + burst_ms if is_bounded else None
+            if not _spend(session, name, cost_ms, ceiling_ms=ceiling_ms, now_ms=now_ms):
+                whole_at_ms = session.scalar(select(ExchangeBudget.whole_at_ms).where(ExchangeBudget.name == name))
+                seconds = -(-((whole_at_ms or 0) + cost_ms - now_ms - burst_ms) // _MS_PER_SECOND)
+                message = f"{subject} request budget for the exchange is used up"
+                raise retry_later_error("rate_limited", message, retry_after_seconds=max(1, seconds))
 
 
 def back_off() -> None:
     """Pause all requests for some seconds after a 429 of the exchange."""
     pause_ms = (GLOBAL_ALLOWANCE.burst * GLOBAL_ALLOWANCE.ms_per_weight) + _BACKOFF_SECONDS * _MS_PER_SECOND
-    now_ms = _ms(None)
+    until_ms = _ms(None) + pause_ms
+    is_sooner = ExchangeBudget.name == _GLOBAL_NAME, ExchangeBudget.whole_at_ms < until_ms
     with unit_of_work() as session:
-        session.execute(
-            update(ExchangeBudget)
-            .where(ExchangeBudget.name == _GLOBAL_NAME, ExchangeBudget.whole_at_ms < now_ms + pause_ms)
-            .values(whole_at_ms=now_ms + pause_ms)
-        )
+        update_rows(session, ExchangeBudget, *is_sooner, whole_at_ms=until_ms)
 
 
 def retry_later_error(reason: str, message: str, *, retry_after_seconds: int) -> PerpdexError:
     details = {"reason": reason, "retry_after_seconds": retry_after_seconds}
     text = f"{message}; try again in {retry_after_seconds} s."
     return PerpdexError(text, details=details, retry_after_seconds=retry_after_seconds)
-
-
-def _acquire(session: Session, name: str, allowance: RateAllowance, weight: int, *, now_ms: int, subject: str) -> None:
-    cost_ms = weight * allowance.ms_per_weight
-    ceiling_ms = now_ms + allowance.burst * allowance.ms_per_weight
-    if _spend(session, name, cost_ms, ceiling_ms=ceiling_ms, now_ms=now_ms):
-        return
-    whole_at_ms = session.scalar(select(ExchangeBudget.whole_at_ms).where(ExchangeBudget.name == name)) or 0
-    seconds = -(-(whole_at_ms + cost_ms - ceiling_ms) // _MS_PER_SECOND)
-    message = f"{subject} request budget for the exchange is used up"
-    raise retry_later_error("rate_limited", message, retry_after_seconds=max(1, seconds))
 
 
 def _spend(session: Session, name: str, cost_ms: int, *, ceiling_ms: int | None, now_ms: int) -> bool:
@@ -197,7 +184,7 @@ def fetch(query: PerpdexQuery, *, wallet_id: str | None) -> Json:
     finally:
         slots.release()
     if reply.surplus_weight:
-        charge_surplus(reply.surplus_weight, wallet_id=wallet_id)
+        acquire(reply.surplus_weight, wallet_id=wallet_id, is_bounded=False)
     return reply.document
 
 

@@ -79,14 +79,11 @@ def require_market(market_list: MarketList, symbol: str) -> PerpMarket:
 
 def _suggest_symbols(symbol: str, known: list[str]) -> list[str]:
     """Return similar symbols, the best match first: `ETH` for `ETH-PERP`, `ethusd` and `ETHH`."""
-    lowered = symbol.lower()
-    words = set(lowered.translate(_SEPARATORS).split())
     by_lower = {each.lower(): each for each in known}
-    whole = [each for each in by_lower if each in words]
-    starts = [each for each in by_lower if len(each) > 1 and (lowered.startswith(each) or each.startswith(lowered))]
-    close = difflib.get_close_matches(lowered, by_lower, n=_SUGGESTIONS)
-    starts.sort(key=lambda each: abs(len(each) - len(lowered)))
-    return [by_lower[each] for each in dict.fromkeys([*whole, *close, *starts])][:_SUGGESTIONS]
+    words = symbol.lower().translate(_SEPARATORS).split()
+    whole = [word for word in words if word in by_lower]
+    close = [each for word in words for each in difflib.get_close_matches(word, by_lower, n=_SUGGESTIONS)]
+    return [by_lower[each] for each in dict.fromkeys(whole or close)][:_SUGGESTIONS]
 
 
 def _try_store(snapshot: ExchangeDocument) -> None:

@@ -32,17 +32,17 @@ def prune(before: datetime, *, batch_size: int = _BATCH_SIZE, max_batches: int =
     for _ in batches(max_batches):
         try:
             with unit_of_work() as session:
-                pruned_holds = retention.delete_ended(session, before, limit=batch_size, except_accounts=unbalanced)
-                lines = _delete_log_lines(session, pruned_holds.hold_ids)
+                ids, charged = retention.delete_ended(session, before, limit=batch_size, except_accounts=unbalanced)
+                lines = _delete_log_lines(session, ids)
                 # Accounts before sums, as a charge locks them; and both last, so that charges wait for a moment only.
-                retention.carry_forward(session, pruned_holds)
+                retention.carry_forward(session, charged)
                 _carry_forward(session, lines)
         except UnbalancedError as error:
             _log.exception("ledger_not_pruned", accounts=sorted(error.account_ids))
             unbalanced |= error.account_ids
             continue
-        pruned += len(pruned_holds.hold_ids)
-        if len(pruned_holds.hold_ids) < batch_size:
+        pruned += len(ids)
+        if len(ids) < batch_size:
             break
     return pruned
 

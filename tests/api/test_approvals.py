@@ -14,7 +14,7 @@ from werkzeug.test import TestResponse
 
 from app.approvals import service
 from app.approvals.models import Approval
-from app.approvals.service import OwnerMethod, OwnerProof
+from app.approvals.service import OwnerMethod
 from app.core import clock
 from app.core.chains import ChainName
 from app.db.unit_of_work import read_only_unit, unit_of_work
@@ -34,7 +34,7 @@ from workers import sweeps
 
 pytestmark = pytest.mark.chain
 THRESHOLD = 10
-BY_KEY = OwnerProof(OwnerMethod.OWNER_KEY)
+BY_KEY = OwnerMethod.OWNER_KEY
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def read(agent: Agent, approval: dict[str, Any]) -> dict[str, Any]:
 def decide(approval: dict[str, Any], *, is_approved: bool = True, **options: Any) -> bool:
     waiting = service.get(approval["id"])
     with unit_of_work() as session:
-        return service.decide(session, waiting, is_approved=is_approved, proof=BY_KEY, **options)
+        return service.decide(session, waiting, is_approved=is_approved, method=BY_KEY, **options)
 
 
 def cancel(agent: Agent, approval: dict[str, Any]) -> TestResponse:

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 import time_machine
 from flask import Flask
-from sqlalchemy import select, update
+from sqlalchemy import select
 
 from app.adapters.upstream_http.exchange import HttpUpstream
 from app.core import clock
@@ -181,19 +181,6 @@ def test_a_queue_of_a_worker_that_died_is_served_when_its_lease_has_expired(agen
         assert not deliveries.deliver_next()
         with time_machine.travel(clock.now() + queues.LEASE + timedelta(seconds=1), tick=True):
             deliver()
-        assert len(target.events) == 1
-
-
-def test_a_target_of_the_release_before_gets_its_queue(agent: Agent) -> None:
-    with receiver() as target:
-        add_webhook(agent, target.url, "payment.*")
-        with unit_of_work() as session:
-            session.execute(update(EventTarget).values(queue=None))
-        record(agent)
-        deliver()
-        assert target.events == []
-        queues.assign()
-        deliver()
         assert len(target.events) == 1
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from app.adapters.swaps.jupiter.exchange import JupiterExchange
 from app.adapters.swaps.uniswap import UniswapExchange
 from app.approvals import service as approvals
-from app.approvals.service import OwnerMethod, OwnerProof
+from app.approvals.service import OwnerMethod
 from app.core import clock
 from app.core.chains import ETH, SOL, USDC, ChainName, native
 from app.core.money import parse_amount
@@ -347,9 +347,9 @@ def test_the_owner_approves_what_is_paid_and_not_its_network_fee(market: Market)
     for answer in asked:
         assert answer.status_code == 202, answer.get_json()
         approval_id = answer.get_json()["approval"]["id"]
-        waiting, proof = approvals.get(approval_id), OwnerProof(OwnerMethod.OWNER_KEY)
+        waiting, method = approvals.get(approval_id), OwnerMethod.OWNER_KEY
         with unit_of_work() as session:
-            assert approvals.decide(session, waiting, is_approved=True, proof=proof)
+            assert approvals.decide(session, waiting, is_approved=True, method=method)
         approved_payments.execute()
         # A worker does not wait for the ether: it executes the swap when it is due again.
         with time_machine.travel(clock.now().timestamp() + 30, tick=True):

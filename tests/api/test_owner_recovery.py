@@ -409,7 +409,9 @@ def test_a_replaced_owner_gets_no_codes_of_the_next_one(app: Flask, ada: OwnerWi
         former = owner_keys.find(session, ada.browser.key)
     assert former is not None
     app.test_cli_runner().invoke(args=["owner-keys", "replace", ada.agent.id])
-    actor, before = actors.owner_actor(former.id, client_address=""), [row.id for row in rows()]
+    before = [row.id for row in rows()]
+    with app.test_request_context():
+        actor = actors.owner_actor(former.id)
     # As when the key is replaced while a claim, or a form with the former key, is being answered.
     for only_first in (True, False):
         for kind in (CodeKind.RECOVERY_CODE, CodeKind.HANDOVER):

@@ -16,7 +16,7 @@ from app import signing
 from app.adapters.evm.chain import EvmChain
 from app.approvals import service as approvals
 from app.approvals.models import ApprovalStatus
-from app.approvals.service import OwnerMethod, OwnerProof
+from app.approvals.service import OwnerMethod
 from app.catalog.models import PayoutStatus
 from app.core.chains import USDC, ChainName
 from app.db.unit_of_work import unit_of_work
@@ -253,9 +253,9 @@ def test_an_undecided_approval_is_not_signed(agent: Agent) -> None:
 def test_a_payment_that_the_owner_refused_is_proven_with_the_reason(agent: Agent) -> None:
     agent.controls(approval_threshold_usd=10)
     asked = agent.move("12.5", "USDC").get_json()["approval"]
-    waiting, proof = approvals.get(asked["id"]), OwnerProof(OwnerMethod.OWNER_KEY)
+    waiting, method = approvals.get(asked["id"]), OwnerMethod.OWNER_KEY
     with unit_of_work() as session:
-        approvals.decide(session, waiting, is_approved=False, proof=proof, answer="Too dear")
+        approvals.decide(session, waiting, is_approved=False, method=method, answer="Too dear")
     shown = agent.get(f"/v1/approvals/{asked['id']}").get_json()
     stated = receipt(agent, asked["id"])
     assert (stated["kind"], stated["record"]["status"], stated["record"]["answer"]) == (

@@ -20,6 +20,7 @@ from mnemonic import Mnemonic
 from sqlalchemy import select, update
 
 from app.adapters.vault import LocalVault, evm_address, solana_address, wallet_keys
+from app.audit_log.actors import owner_actor
 from app.authenticated import seal_of
 from app.core import clock, hpke, identifiers
 from app.core.chains import ChainName
@@ -32,7 +33,6 @@ from app.extensions import db
 from app.identity import owner_keys
 from app.identity import service as identity
 from app.owner import wallet_keys as service
-from app.owner.session.sessions import owner_as_actor
 from app.payments import treasury
 from app.ports.vault import NewWallet, SecretLocation
 from app.wallets.core import custody, wallets
@@ -140,7 +140,7 @@ def take_directly(ada: KeyOwner, wallet_id: str | None = None, public_key: str |
         owner = owner_keys.find(session, ada.browser.key)
     assert owner
     with ada.app.test_request_context():
-        actor = owner_as_actor(owner)
+        actor = owner_actor(owner.id)
         return service.take(actor, owner, wallet_id or ada.agent.wallet_id, public_key or ada.made[1])
 
 
@@ -352,7 +352,7 @@ def test_a_new_owner_key_ends_open_requests(app: Flask, ada: KeyOwner, change: s
         # A request that was checked before the change and acts after it.
         former = replace(current, id=identifiers.new_id())
         with ada.app.test_request_context(), pytest.raises(NotFound):
-            service.request_export(owner_as_actor(current), former, ada.agent.wallet_id)
+            service.request_export(owner_actor(current.id), former, ada.agent.wallet_id)
         # The new owner adds a passkey, asks, and waits.
         device = SoftwareAuthenticator("http://purser.test", "purser.test")
         browser.key = new
@@ -441,7 +441,7 @@ def test_no_wallet_of_the_operator_can_be_asked_for_or_taken(app: Flask, ada: Ke
         owner = owner_keys.find(session, ada.browser.key)
     assert owner
     with app.test_request_context(), pytest.raises(NotFound):
-        service.request_export(owner_as_actor(owner), owner, treasury)
+        service.request_export(owner_actor(owner.id), owner, treasury)
     with pytest.raises(NotFound):
         take_directly(ada, treasury)
 

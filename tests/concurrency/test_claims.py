@@ -108,7 +108,7 @@ def test_no_claim_is_repeated_after_a_concurrent_action_of_the_owner(postgres_ap
 
     def race(number: int) -> TestResponse | bool:
         if number == 0:
-            sessions.sign_in(key, network="192.0.2.1", previous_token=None)
+            sessions.enter_key(key, network="192.0.2.1", previous_token=None)
             acted.set()
             return True
         was_over = acted.is_set()

@@ -69,7 +69,7 @@ def test_a_large_response_is_charged_even_beyond_the_budget(
 ) -> None:
     with build_app(each_database_url).app_context():
         exchange_client.acquire(190, wallet_id="a", now=NOW)
-        exchange_client.charge_surplus(100, wallet_id="a", now=NOW)
+        exchange_client.acquire(100, wallet_id="a", now=NOW, is_bounded=False)
         with pytest.raises(PerpdexError) as refused:
             exchange_client.acquire(20, wallet_id="a", now=NOW)
         # 190 + 100 + 20 are 110 more than fit, at 150 ms each.

@@ -175,7 +175,7 @@ class Claims(Machine):
         if agent.deleted or agent.owner_key is None:
             return
         with current_app.test_request_context():
-            sessions.sign_in(agent.owner_key, network="192.0.2.1", previous_token=None)
+            sessions.enter_key(agent.owner_key, network="192.0.2.1", previous_token=None)
         for code in agent.codes:
             code.replay = None
 

@@ -28,7 +28,7 @@ from app.credits import accounts
 from app.credits.accounts import Balance
 from app.credits.holds import HoldResult, expired_holds
 from app.credits.models import CreditAccount, CreditHold, CreditLedgerEntry
-from app.credits.retention import PrunedHolds, carry_forward
+from app.credits.retention import carry_forward
 from app.db.group_commit import KeptConnection
 from app.db.unit_of_work import CommitUnknownError, UnitError, read_only_unit, unit_of_work
 from app.errors import InsufficientCredits, Unauthorized
@@ -449,7 +449,7 @@ def test_carrying_forward_locks_accounts_in_the_order_of_batches(
         with app.app_context(), unit_of_work() as session:
             # The plan for many accounts.
             session.execute(text("SET LOCAL enable_nestloop = off"))
-            carry_forward(session, PrunedHolds([], {first: 0, last: 0}))
+            carry_forward(session, {first: 0, last: 0})
 
     thread = threading.Thread(target=carry)
     with locked_account(postgres_url, first) as other:

@@ -324,13 +324,6 @@ def test_a_grant_larger_than_the_daily_budget_is_refused(account: str) -> None:
     unit(accounts.consume, 98, limit_nanos=100)
 
 
-def test_without_a_budget_nothing_is_counted(account: str) -> None:
-    assert account
-    with statements() as seen:
-        unit(accounts.consume, 10**18, limit_nanos=None)
-    assert seen == []
-
-
 def test_a_budget_of_zero_grants_nothing(account: str) -> None:
     assert account
     with pytest.raises(RateLimited):

@@ -4,11 +4,10 @@ from enum import StrEnum
 from typing import Any
 
 from flask import Response, request, url_for
-from sqlalchemy.orm import Session
 
 from app.approvals import service as approvals
 from app.approvals.models import Approval, ApprovalStatus
-from app.approvals.service import OwnerMethod, OwnerProof
+from app.approvals.service import OwnerMethod
 from app.audit_log import trail
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.core import clock
@@ -87,7 +86,7 @@ def decide(key: OwnerKeyView, approval_id: str) -> Response:
     decision = Decision(typed) if typed in set(Decision) else None
     if decision is None or request.form.get("request_hash") != approval.request_hash:
         return _render(key, approval_id, error="Choose what you want to do. Nothing was decided.", status=400)
-    week_nanos, method, has_effect = 0, OwnerMethod.SESSION, False
+    week_nanos, method, has_effect = 0, OwnerMethod.SESSION, None
     if _waits(approval) and decision is not Decision.REJECT:
         if decision is Decision.WEEKLY:
             week_nanos = dollars_of(request.form.get("week_usd", ""))
@@ -102,9 +101,9 @@ def decide(key: OwnerKeyView, approval_id: str) -> Response:
                 return _render(key, approval_id, key_error=error, status=403)
             method = OwnerMethod.OWNER_KEY
     if _waits(approval):
-        proof, has_effect = _record(key, approval, decision, method, week_nanos)
+        has_effect = _record(key, approval, decision, method, week_nanos)
         # A signature that was used a moment ago has decided: then this one is late.
-        if proof is None and _waits(_owned(key, approval_id)):
+        if has_effect is None and _waits(_owned(key, approval_id)):
             error = "This passkey was not accepted. Nothing was decided."
             return _render(key, approval_id, key_error=error, status=403)
     late = None if has_effect else "1"
@@ -113,41 +112,38 @@ def decide(key: OwnerKeyView, approval_id: str) -> Response:
 
 def _record(
     key: OwnerKeyView, approval: Approval, decision: Decision, method: OwnerMethod, week_nanos: int
-) -> tuple[OwnerProof | None, bool]:
-    """Store a decision with its proof and its entry in the audit log, all or nothing; return the proof and whether.
+) -> bool | None:
+    """Store a decision with its evidence and its entry in the audit log, all or nothing; return whether it had effect.
 
-    A decision that comes after the expiry, or after another one, has no effect and leaves no entry.
+    None if a passkey was not accepted. A decision that comes after the expiry, or after another one, has no effect and
+    leaves no entry.
 
     Raises: Unauthorized if the owner key was revoked.
     """
     actor, is_approved = sessions.acting_owner(key), decision is not Decision.REJECT
     action = AuditAction.APPROVAL_APPROVED if is_approved else AuditAction.APPROVAL_REJECTED
     answer = None if is_approved else printable(request.form.get("answer", ""))[:300] or None
+    evidence: dict[str, str] = {}
     with unit_of_work() as session:
-        # First: a passkey is locked before the wallet's account.
-        proof = _proof(session, key, approval, decision, method)
-        has_effect = proof is not None and approvals.decide(
-            session, approval, is_approved=is_approved, proof=proof, week_nanos=week_nanos, answer=answer
+        if method is OwnerMethod.PASSKEY:
+            # First: a passkey is locked before the wallet's account.
+            week_usd = request.form.get("week_usd", "") if decision is Decision.WEEKLY else ""
+            challenge = challenges.challenge_of_approval(approval.request_hash, decision.value, week_usd)
+            signed = request.form.get("passkey", "")
+            found = passkeys.verify_assertion(session, passkeys.AgentOwner, key.id, challenge, signed)
+            if found is None:
+                return None
+            evidence = {"week_usd": week_usd, **found[1]}
+        has_effect = approvals.decide(
+            session, approval, is_approved=is_approved, method=method, week_nanos=week_nanos, answer=answer
         )
-        if proof is not None and has_effect:
+        if has_effect:
             after = {
-                "request_hash": approval.request_hash, "decision": decision.value, "method": proof.method.value,
-                "wallet_id": approval.wallet_id, "week_nanos": week_nanos, **proof.evidence,
+                "request_hash": approval.request_hash, "decision": decision.value, "method": method.value,
+                "wallet_id": approval.wallet_id, "week_nanos": week_nanos, **evidence,
             }  # fmt: skip
             trail.record(session, actor, AuditEvent(action, approval.id, after=after))
-    return proof, has_effect
-
-
-def _proof(
-    session: Session, key: OwnerKeyView, approval: Approval, decision: Decision, method: OwnerMethod
-) -> OwnerProof | None:
-    """Return the proof of an owner: the form's authentication, or a passkey's signature of this decision."""
-    if method is not OwnerMethod.PASSKEY:
-        return OwnerProof(method)
-    week_usd = request.form.get("week_usd", "") if decision is Decision.WEEKLY else ""
-    challenge = challenges.challenge_of_approval(approval.request_hash, decision.value, week_usd)
-    found = passkeys.verify_assertion(session, passkeys.AgentOwner, key.id, challenge, request.form.get("passkey", ""))
-    return None if found is None else OwnerProof(method, {"week_usd": week_usd, **found[1]})
+    return has_effect
 
 
 def _waits(approval: Approval) -> bool:

@@ -1,7 +1,6 @@
 """The data of an agent's page, gathered from the lower features, each in its own units."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
@@ -36,7 +35,6 @@ from app.wallets.core import wallets
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.wallets import WalletView
 from app.wallets.views import balances, history
-from app.wallets.views.balances import Holding
 from app.wallets.views.history import TransactionView
 
 CHART_DAYS = 30
@@ -46,17 +44,6 @@ _MAX_WAITING = PageRequest(200, 0)
 _MAX_LISTED = 5
 READS = (TransactionType.TRADING_QUERY.value,)
 """The transactions that are shown only to owners who ask for them: they moved nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class WalletHoldings:
-    """The balances of a wallet on the chains that responded, and their value."""
-
-    rows: tuple[Holding, ...]
-    unreadable: tuple[str, ...]
-    total_nanos: int
-    complete: bool
-    """Whether every chain responded and every balance has a price, so that the total is complete."""
 
 
 def agent_summaries(keys: Sequence[OwnerKeyView]) -> list[dict[str, Any]]:
@@ -137,15 +124,15 @@ def bought(transactions: Sequence[TransactionView]) -> dict[str, str]:
     return service_purchases.requests_of(payments) if payments else {}
 
 
-def read_holdings(wallet: WalletView) -> WalletHoldings:
-    """Read a wallet's balances on the chains that respond."""
+def read_holdings(wallet: WalletView) -> dict[str, Any]:
+    """Return a wallet's balances on the chains that respond, and their value.
+
+    That is `complete` if every chain responded and every balance has a price.
+    """
     rows, unreadable = balances.read_available(wallet)
-    return WalletHoldings(
-        rows=tuple(rows),
-        unreadable=tuple(name.value for name in unreadable),
-        total_nanos=sum(row.usd_nanos or 0 for row in rows),
-        complete=not unreadable and all(row.usd_nanos is not None for row in rows if row.amount.units),
-    )
+    is_complete = not unreadable and all(row.usd_nanos is not None for row in rows if row.amount.units)
+    total_nanos = sum(row.usd_nanos or 0 for row in rows)
+    return {"rows": rows, "unreadable": unreadable, "total_nanos": total_nanos, "complete": is_complete}
 
 
 def _locked(owned: Sequence[WalletView]) -> bool:

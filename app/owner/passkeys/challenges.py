@@ -6,9 +6,9 @@ A challenge is in the form, with a signature: an anonymous client that asks for 
 import base64
 import hashlib
 import json
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -30,7 +30,6 @@ from app.state import app_state
 SIGN_IN = "sign in"
 _VALID_FOR_SECONDS = 600
 _TIMEOUT_MILLISECONDS = 120_000
-_CHALLENGE_BYTES = 32
 # What authenticates a form.
 _UNSIGNED_FIELDS = frozenset({"csrf_token", "owner_key", "master_key", "passkey", "passkey_token"})
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -66,29 +65,26 @@ def relying_party(host: str | None = None) -> RelyingParty:
 
 def prompt_to_use(purpose: str, ids: Sequence[bytes] = (), party: RelyingParty | None = None) -> PasskeyPrompt:
     """Return a prompt for one of some passkeys, or for any if none is given."""
-    party, challenge = party or relying_party(), secrets.token_bytes(_CHALLENGE_BYTES)
+    party = party or relying_party()
     options = webauthn.generate_authentication_options(
         rp_id=party.id,
-        challenge=challenge,
         timeout=_TIMEOUT_MILLISECONDS,
         allow_credentials=[PublicKeyCredentialDescriptor(id=each) for each in ids],
         user_verification=UserVerificationRequirement.REQUIRED,
     )
-    return PasskeyPrompt(webauthn.options_to_json(options), party.origin, _sign(purpose, challenge))
+    return _prompt(purpose, options, party)
 
 
 def prompt_to_add(purpose: str, key_id: str, name: str, ids: Sequence[bytes], party: RelyingParty) -> PasskeyPrompt:
     """Return a prompt that creates a passkey of a key, on a device that has none yet."""
-    challenge = secrets.token_bytes(_CHALLENGE_BYTES)
     options = webauthn.generate_registration_options(
-        rp_id=party.id, rp_name="Purser", user_id=UUID(key_id).bytes, user_name=name, challenge=challenge,
-        timeout=_TIMEOUT_MILLISECONDS,
+        rp_id=party.id, rp_name="Purser", user_id=UUID(key_id).bytes, user_name=name, timeout=_TIMEOUT_MILLISECONDS,
         authenticator_selection=AuthenticatorSelectionCriteria(
             resident_key=ResidentKeyRequirement.REQUIRED, user_verification=UserVerificationRequirement.REQUIRED
         ),
         exclude_credentials=[PublicKeyCredentialDescriptor(id=each) for each in ids],
     )  # fmt: skip
-    return PasskeyPrompt(webauthn.options_to_json(options), party.origin, _sign(purpose, challenge))
+    return _prompt(purpose, options, party)
 
 
 def challenge_of(purpose: str, token: str) -> bytes | None:
@@ -118,5 +114,6 @@ def challenge_of_approval(request_hash: str, decision: str, week_usd: str) -> by
     return hashlib.sha256(f"purser approval\n{request_hash}\n{decision}\n{week_usd}".encode()).digest()
 
 
-def _sign(purpose: str, challenge: bytes) -> str:
-    return serializer("owner-passkey").dumps([purpose, base64.b64encode(challenge).decode()])
+def _prompt(purpose: str, options: Any, party: RelyingParty) -> PasskeyPrompt:
+    token = serializer("owner-passkey").dumps([purpose, base64.b64encode(options.challenge).decode()])
+    return PasskeyPrompt(webauthn.options_to_json(options), party.origin, token)

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import webauthn
 from flask import request
-from sqlalchemy import BigInteger, LargeBinary, Row, String, and_, delete, or_, select, update
+from sqlalchemy import BigInteger, LargeBinary, Row, String, and_, delete, or_, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 from webauthn.authentication.verify_authentication_response import VerifiedAuthentication
 from webauthn.helpers import parse_authentication_credential_json, parse_registration_credential_json
@@ -25,13 +25,13 @@ from webauthn.registration.verify_registration_response import VerifiedRegistrat
 from app.agents import claims
 from app.agents.claims import CodeKind
 from app.audit_log import trail
-from app.audit_log.actors import Actor
+from app.audit_log.actors import Actor, owner_actor
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.authenticated import Authenticated, RowSeal
 from app.core import clock, identifiers
 from app.core.strict_json import parse_response
 from app.db.prepared import PreparedInsert
-from app.db.tables import ID, UtcDateTime, count, table_of
+from app.db.tables import ID, UtcDateTime, count, update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import LimitReached, RateLimited, Unauthorized
 from app.extensions import Model
@@ -121,7 +121,7 @@ class AgentOwner(PasskeyHolder):
         return next((cls(key_id, key.agent_id, "", key) for key in owner_keys.list_valid(session, [key_id])), None)
 
     def actor(self) -> Actor:
-        return sessions.owner_as_actor(self.key)
+        return owner_actor(self.key_id)
 
     def lock(self, session: Session) -> None:
         identity.lock_agent(session, self.subject_id)
@@ -276,12 +276,9 @@ def _advance_counter(session: Session, passkey_id: str, verified: VerifiedAuthen
     new_count = verified.new_sign_count
     # Authenticators without a counter always send 0 (WebAuthn, section 6.1.1).
     has_none = and_(Passkey.sign_count == new_count, Passkey.sign_count == 0)
-    advanced: Any = session.execute(
-        update(table_of(Passkey))
-        .where(Passkey.id == passkey_id, or_(Passkey.sign_count < new_count, has_none))
-        .values(sign_count=new_count, used_at=clock.now(), backup_eligible=_is_backup_eligible(verified))
-    )
-    return bool(advanced.rowcount)
+    is_behind = Passkey.id == passkey_id, or_(Passkey.sign_count < new_count, has_none)
+    now, is_eligible = clock.now(), _is_backup_eligible(verified)
+    return update_rows(session, Passkey, *is_behind, sign_count=new_count, used_at=now, backup_eligible=is_eligible) > 0
 
 
 def _use_challenge(session: Session, challenge: bytes) -> bool:

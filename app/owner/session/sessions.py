@@ -18,7 +18,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 from app.agents import claims
 from app.agents.claims import CodeKind, OwnerCode
 from app.audit_log import actors, trail
-from app.audit_log.actors import Actor
+from app.audit_log.actors import Actor, owner_actor
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.authenticated import Authenticated, RowSeal, change, seal_of
 from app.core import clock, identifiers
@@ -30,11 +30,10 @@ from app.errors import LimitReached, RateLimited, Unauthorized
 from app.events import targets
 from app.events.targets import Audience
 from app.extensions import Model
-from app.identity import grants, limits, owner_keys
+from app.identity import grants, owner_keys
 from app.identity import service as identity
 from app.identity.owner_keys import OwnerKeyView
 from app.state import app_state
-from app.web.client_request import current_request
 
 
 class OwnerSession(Authenticated, Model):
@@ -98,14 +97,26 @@ def find_session(token: str | None) -> LiveSession | None:
     return LiveSession(rows[0].id, rows[0].expires_at, keys) if keys else None
 
 
-def sign_in(owner_key: str, *, network: str, previous_token: str | None) -> tuple[str, OwnerKeyView]:
-    """Begin a session with an owner key and return its token; the browser's previous session ends.
+def enter_key(
+    owner_key: str, *, network: str, current: LiveSession | None = None, previous_token: str | None = None
+) -> tuple[str, OwnerKeyView]:
+    """Add an agent to a session with its owner key, or without one begin one, which ends the browser's previous one.
 
-    Raises: Unauthorized, RateLimited.
+    Returns the new token of the session, and the key.
+
+    Raises: Unauthorized, RateLimited, LimitReached.
     """
-    return _enter_key(
-        owner_key, network, lambda session, key: begin_session(session, key, previous_token=previous_token)
-    )
+
+    def enter(session: Session, key: OwnerKeyView) -> tuple[str, OwnerKeyView]:
+        claims.erase_response_of(session, key.agent_id)
+        if current is None:
+            token = begin_session(session, key, previous_token=previous_token)
+        else:
+            token = _add_key(session, current.id, key.id)
+        trail.record(session, owner_actor(key.id), AuditEvent(AuditAction.OWNER_SIGN_IN, key.agent_id))
+        return token, key
+
+    return _try_secret(network, partial(owner_keys.find, key_text=owner_key), enter)
 
 
 def begin_session(session: Session, key: OwnerKeyView, *, previous_token: str | None) -> str:
@@ -113,26 +124,6 @@ def begin_session(session: Session, key: OwnerKeyView, *, previous_token: str | 
     claims.erase_response_of(session, key.agent_id)
     _end(session, previous_token)
     return _create_session(session, key.id)
-
-
-def add_agent(current: LiveSession, owner_key: str, *, network: str) -> tuple[str, OwnerKeyView]:
-    """Add an agent to a session with its owner key; return the session's new token.
-
-    Raises: Unauthorized, RateLimited, LimitReached.
-    """
-    return _enter_key(owner_key, network, lambda session, key: _add_key(session, current.id, key.id))
-
-
-def _enter_key(owner_key: str, network: str, enter: Callable[[Session, OwnerKeyView], str]) -> tuple[str, OwnerKeyView]:
-    """Return the token of a session that an owner key enters, and the key; record that, or that it was refused."""
-
-    def begin(session: Session, key: OwnerKeyView) -> tuple[str, OwnerKeyView]:
-        claims.erase_response_of(session, key.agent_id)
-        token = enter(session, key)
-        trail.record(session, owner_as_actor(key), AuditEvent(AuditAction.OWNER_SIGN_IN, key.agent_id))
-        return token, key
-
-    return _try_secret(network, partial(owner_keys.find, key_text=owner_key), begin)
 
 
 def use_code(code: str, key: str | None, *, network: str) -> tuple[str, str, list[str]]:
@@ -152,7 +143,7 @@ def use_code(code: str, key: str | None, *, network: str) -> tuple[str, str, lis
             removed = targets.remove_all(session, old.agent_id, audience=Audience.OWNER)
             for grant in grants.list_live(session, old.agent_id):
                 grants.end(session, grant.id)
-        claims.announce(session, owner_as_actor(replace(old, id=key_id)), old.agent_id, f"{used.kind}_used")
+        claims.announce(session, owner_actor(key_id), old.agent_id, f"{used.kind}_used")
         return old.agent_id, used.kind, removed
 
     return _try_secret(network, partial(claims.find_owner_code, typed=code), use)
@@ -184,7 +175,7 @@ def open_claimed_agent(owner_key: str, *, current: str | None) -> tuple[str, lis
         # The result of a claim must always be shown, so a full session is replaced by a new one.
         is_full = found is not None and len(found.keys) >= MAX_AGENTS
         token = _create_session(session, key.id) if found is None or is_full else _add_key(session, found.id, key.id)
-    codes, *_ = claims.create_owner_codes(owner_as_actor(key), key.agent_id, CodeKind.RECOVERY_CODE, only_first=True)
+    codes, *_ = claims.create_owner_codes(owner_actor(key.id), key.agent_id, CodeKind.RECOVERY_CODE, only_first=True)
     return token, codes
 
 
@@ -201,12 +192,7 @@ def acting_owner(key: OwnerKeyView) -> Actor:
     """Return the owner as the actor of a change. From the first change on, the claim's result is not repeated."""
     with unit_of_work() as session:
         claims.erase_response_of(session, key.agent_id)
-    return owner_as_actor(key)
-
-
-def owner_as_actor(key: OwnerKeyView) -> Actor:
-    """Return the owner as the actor of a sign-in, or of a change after which the claim's result is erased."""
-    return actors.owner_actor(key.id, client_address=limits.client_address(current_request().remote_addr))
+    return owner_actor(key.id)
 
 
 def end_session(token: str | None) -> None:

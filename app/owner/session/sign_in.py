@@ -46,7 +46,7 @@ def sign_in() -> Response:
         return render_sign_in(return_path, status=400, error=error)
     try:
         typed, network = request.form.get("owner_key", ""), client_network(request.remote_addr)
-        token, key = sessions.sign_in(typed, network=network, previous_token=auth.session_token())
+        token, key = sessions.enter_key(typed, network=network, previous_token=auth.session_token())
     except (Unauthorized, RateLimited) as failure:
         prompt = challenges.prompt_to_use(challenges.SIGN_IN)
         return _render_refusal("sign_in.html", failure, back=return_path, prompt=prompt)
@@ -98,7 +98,7 @@ def use_owner_code() -> Response:
 def add_agent() -> Response:
     try:
         typed, network = request.form.get("owner_key", ""), client_network(request.remote_addr)
-        token, key = sessions.add_agent(auth.current_session(), typed, network=network)
+        token, key = sessions.enter_key(typed, network=network, current=auth.current_session())
     except (Unauthorized, RateLimited, LimitReached) as failure:
         return _render_refusal("add_agent.html", failure)
     return auth.set_session_cookie(auth.see_other(url_for("owner.show_agent", agent_id=key.agent_id)), token)

@@ -1,6 +1,5 @@
 """Schemas of wallets, balances, funding, history and controls."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import marshmallow as ma
@@ -20,10 +19,10 @@ from app.web.fields import (
     Name,
     StrictBoolean,
     Symbol,
-    Text,
     Usd,
     UsdOrNone,
     UsdText,
+    one_of,
 )
 from app.web.schemas import AcceptsCamelCase, Schema, page_query, page_schema
 
@@ -223,10 +222,6 @@ TransactionPage = page_schema(
 )
 
 
-def _one_of(values: Iterable[str]) -> ma.validate.OneOf:
-    return ma.validate.OneOf([str(value) for value in values], error="must be one of {choices}")
-
-
 class DeletionBody(Schema):
     """Whether a wallet is deleted although it holds tokens."""
 
@@ -242,10 +237,10 @@ class DeletionQuery(Schema):
 class HistoryQuery(page_query(default=50, maximum=200, has_period=True)):  # type: ignore[misc]
     """Filters and pagination of a history."""
 
-    status = Text(load_default=None, validate=_one_of(MovementStatus))
-    chain = Text(load_default=None, validate=_one_of([*ChainName, PERPDEX_CHAIN]))
-    type = Text(load_default=None, validate=_one_of(TransactionType))
-    kind = Text(load_default=None, validate=_one_of(MovementKind))
+    status = one_of(map(str, MovementStatus), load_default=None)
+    chain = one_of(map(str, [*ChainName, PERPDEX_CHAIN]), load_default=None)
+    type = one_of(map(str, TransactionType), load_default=None)
+    kind = one_of(map(str, MovementKind), load_default=None)
     request_id = Identifier(
         load_default=None, metadata={"description": "Only those that the request with this `X-Request-Id` caused."}
     )

@@ -173,28 +173,20 @@ def _own_transactions(
 
 def _store_scan(session: Session, name: ChainName, tier: Tier, scan_input: _ScanInput, result: DepositScan) -> int:
     """Store a scan. Raises: _ConcurrentScanError."""
-    credited_addresses = {deposit.address for deposit in result.deposits}
-    spending_accounts.lock_accounts(session, {scan_input.wallets_by_address[each].id for each in credited_addresses})
+    wallets, states = scan_input.wallets_by_address, result.scan_states
+    credited = {deposit.address for deposit in result.deposits}
+    spending_accounts.lock_accounts(session, {wallets[each].id for each in credited})
     _advance_cursor(session, name, tier, scan_input.cursor, result.cursor)
     at = result.cursor or scan_input.cursor
-    changed = {
-        address
-        for address, scan_state in result.scan_states.items()
-        if scan_state != scan_input.wallets_by_address[address].mark
-    }
+    changed = {address for address, state in states.items() if state != wallets[address].mark}
     # What arrives at wallets that were deleted since the scan is left alone.
     remaining = {
         address
-        for address in sorted(credited_addresses | changed, key=lambda entry: scan_input.wallets_by_address[entry].id)
-        if _update_scan_state(
-            session, name, scan_input.wallets_by_address[address], result.scan_states.get(address), at=at
-        )
+        for address in sorted(credited | changed, key=lambda each: wallets[each].id)
+        if _update_scan_state(session, name, wallets[address], states.get(address), at=at)
     }
-    return sum(
-        _record_deposit(session, name, scan_input.wallets_by_address[deposit.address], deposit)
-        for deposit in result.deposits
-        if deposit.address in remaining
-    )
+    arrived = [deposit for deposit in result.deposits if deposit.address in remaining]
+    return sum(_record_deposit(session, name, wallets[deposit.address], deposit) for deposit in arrived)
 
 
 def _advance_cursor(

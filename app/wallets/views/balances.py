@@ -14,7 +14,6 @@ from app.core import clock
 from app.core.chains import ChainName, tokens
 from app.core.money import TokenAmount, value_nanos
 from app.errors import BalanceFetchError, ServiceError, WalletNotEmpty
-from app.ports.chain import Balances
 from app.ports.errors import PortError
 from app.state import app_state
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
@@ -70,16 +69,14 @@ def read_available(wallet: WalletView) -> tuple[Sequence[Holding], Sequence[Chai
         name: readers[name].submit(chain.balances, wallet.address_on(name)) for name, chain in ports.chains.items()
     }
     prices = {token: ports.prices.nanos_per_token(token) for name in futures for token in tokens(name)}
-    balances_by_chain: dict[ChainName, Balances] = {}
-    unreadable = []
+    holdings, unreadable = [], []
     for name, future in futures.items():
         try:
-            balances_by_chain[name] = future.result(max(0, deadline - time.monotonic()))
+            balances = future.result(max(0, deadline - time.monotonic()))
         except (PortError, TimeoutError):
             future.cancel()
             unreadable.append(name)
-    holdings = []
-    for name, balances in balances_by_chain.items():
+            continue
         for token in tokens(name):
             amount, price = balances.of(token), prices[token]
             holdings.append(Holding(name, amount, None if price is None else value_nanos(amount, price)))

@@ -1,7 +1,7 @@
 """The history of a wallet: its transactions, one by one and in pages."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
@@ -89,11 +89,6 @@ _PAGE = PreparedRead(_page_where(_OF_WALLET))
 _ONE = PreparedRead(
     select(*(_TABLE.c[name] for name in _PAGE_COLUMNS)).where(_TABLE.c.id == bindparam("of_transaction"))
 )
-_ATTEMPT_HASHES = (
-    select(_ATTEMPTS.c.tx_hash)
-    .where(_ATTEMPTS.c.transaction_id == bindparam("of_transaction"), _IS_TRANSACTION)
-    .order_by(_ATTEMPTS.c.id)
-)
 
 
 class MovementDetails(dict[str, Callable[[Session, Sequence[Any]], Mapping[str, Any]]]):
@@ -112,7 +107,7 @@ def page_of(
     with read_only_unit() as session:
         rows = _PAGE.all(session, {"of_wallet": wallet_id, "most": page.limit, "skipped": page.offset})
         # The cost of counting rows would grow with the history.
-        return Page(_page_views(session, rows), total_count, page)
+        return Page(_views(session, rows), total_count, page)
 
 
 def page_of_wallets(
@@ -127,7 +122,7 @@ def page_of_wallets(
         total = session.scalar(select(func.count()).select_from(_TABLE).where(*conditions)) or 0
         later, page = after_entry(session, _TABLE, page, total, *conditions)
         rows = session.execute(_page_where(*conditions, *later), bindings).all()
-        return Page(_page_views(session, rows), total, page)
+        return Page(_views(session, rows), total, page)
 
 
 def latest(
@@ -149,23 +144,18 @@ def latest(
         found = [each.icontains(text, autoescape=True) for each in texts]
         conditions.append(or_(*found, _TABLE.c.id.in_(ids)))
     with read_only_unit() as session:
-        return _page_views(session, session.execute(_page_where(*conditions), {"most": page.limit, "skipped": 0}).all())
+        return _views(session, session.execute(_page_where(*conditions), {"most": page.limit, "skipped": 0}).all())
 
 
 def get(transaction_id: str, *, wallet_id: str | None = None) -> TransactionView:
     """Return one transaction with its events. Raises: NotFound, including for one of another wallet."""
-    canonical = identifiers.parse_id(transaction_id)
+    is_meant = _TABLE.c.id == identifiers.require_id(transaction_id, _not_found()), _TABLE.c.leg.is_(None)
+    of_wallet = having(_TABLE.c, {"wallet_id": wallet_id})
+    happened = select(TransactionEvent.status, TransactionEvent.reason, TransactionEvent.at)
+    happened = happened.where(TransactionEvent.transaction_id == transaction_id).order_by(TransactionEvent.id)
     with read_only_unit() as session:
-        row = session.get(Transaction, canonical) if canonical else None
-        if row is None or (wallet_id is not None and row.wallet_id != wallet_id) or row.leg is not None:
-            raise NotFound("This wallet has no such transaction.")
-        hashes = session.scalars(_ATTEMPT_HASHES, {"of_transaction": row.id}).all()
-        events = session.execute(
-            select(TransactionEvent.status, TransactionEvent.reason, TransactionEvent.at)
-            .where(TransactionEvent.transaction_id == row.id)
-            .order_by(TransactionEvent.id)
-        ).all()
-        return _view(row, hashes, events, details=_details(session, [row]).get(row.id))
+        rows = session.execute(_page_where(*is_meant, *of_wallet), {"most": 1, "skipped": 0}).all()
+        return replace(_only(session, rows), events=session.execute(happened).all())
 
 
 def stuck(page: PageRequest, older_than: timedelta) -> Page[TransactionView]:
@@ -179,38 +169,33 @@ def stuck(page: PageRequest, older_than: timedelta) -> Page[TransactionView]:
     )  # fmt: skip
     with read_only_unit() as session:
         found = page_of_rows(session, Transaction, page, *conditions)
-        details = _details(session, found.items)
-        return Page([_view(row, (), details=details.get(row.id)) for row in found.items], found.total, found.request)
+        return Page(_views(session, found.items), found.total, found.request)
 
 
 def current_view(transaction_id: str) -> TransactionView:
     """Return a transaction without its events and earlier hashes; one query. Raises: NotFound."""
     with read_only_unit() as session:
-        row = _ONE.one_or_none(session, {"of_transaction": transaction_id})
-        if row is None:
-            raise NotFound("This wallet has no such transaction.")
-        return view_of(session, row)
+        return _only(session, _ONE.all(session, {"of_transaction": transaction_id}))
 
 
 def views_of(session: Session, transaction_ids: Sequence[str]) -> dict[str, TransactionView]:
     """Return transactions by id, without their events and earlier hashes; two queries."""
     rows = session.scalars(select(Transaction).where(in_list(session, Transaction.id, transaction_ids))).all()
-    details = _details(session, rows)
-    return {row.id: _view(row, (), details=details.get(row.id)) for row in rows}
+    return {view.id: view for view in _views(session, rows)}
 
 
 def view_of(session: Session, row: _TransactionRow) -> TransactionView:
     """Return the view of a transaction without its events and earlier hashes."""
-    return _view(row, (), details=_details(session, [row]).get(row.id))
+    return _only(session, [row])
 
 
-def _details(session: Session, rows: Sequence[Any]) -> Mapping[str, Any]:
-    """Return by id what kinds of movements add to the views of their transactions."""
-    found: dict[str, Any] = {}
-    for kind, read in app_state().part(MovementDetails).items():
-        of_kind = [row for row in rows if row.kind == kind]
-        found |= read(session, of_kind) if of_kind else {}
-    return found
+def _only(session: Session, rows: Sequence[_TransactionRow]) -> TransactionView:
+    """Return the view of the one row. Raises: NotFound without one."""
+    return identifiers.require(next(iter(_views(session, rows)), None), _not_found())
+
+
+def _not_found() -> NotFound:
+    return NotFound("This wallet has no such transaction.")
 
 
 def recipients_of(session: Session, wallet_ids: Sequence[str], chain: ChainName | None = None) -> Sequence[str]:
@@ -250,24 +235,26 @@ def explorer_url(chain: str, tx_hash: str | None) -> str | None:
     return served.explorer_url(tx_hash) if served is not None and tx_hash else None
 
 
-def _page_views(session: Session, rows: Sequence[Any]) -> list[TransactionView]:
-    details = _details(session, rows)
-    return [_view(row, (row.hashes or "").split(), details=details.get(row.id)) for row in rows]
-
-
-def _view(
-    row: _TransactionRow, hashes: Sequence[str], events: Sequence[Row[*tuple[Any, ...]]] = (), *, details: Any = None
-) -> TransactionView:
-    return TransactionView(
-        **{name: getattr(row, name) for name in _COPIED},
-        amount=str(TokenAmount(row.amount_units, TOKENS_BY_SYMBOL[row.currency])),
-        output_amount=_output(row, _current_output_units(row)),
-        minimum_output_amount=_output(row, row.output_minimum_units),
-        gas_fee=None if row.gas_fee_units is None else str(TokenAmount(row.gas_fee_units, USDC)),
-        network_fee=_network_fee(row), previous_hashes=tuple(tx_hash for tx_hash in hashes if tx_hash != row.tx_hash),
-        explorer_url=None if row.chain == PERPDEX_CHAIN else explorer_url(row.chain, row.tx_hash), events=events,
-        details=details,
-    )  # fmt: skip
+def _views(session: Session, rows: Sequence[Any]) -> list[TransactionView]:
+    """Return transactions with what their kinds add, and the earlier ones of the `hashes` that a page's rows have."""
+    details: dict[str, Any] = {}
+    for kind, read in app_state().part(MovementDetails).items():
+        of_kind = [row for row in rows if row.kind == kind]
+        details |= read(session, of_kind) if of_kind else {}
+    return [
+        TransactionView(
+            **{name: getattr(row, name) for name in _COPIED},
+            amount=str(TokenAmount(row.amount_units, TOKENS_BY_SYMBOL[row.currency])),
+            output_amount=_output(row, _current_output_units(row)),
+            minimum_output_amount=_output(row, row.output_minimum_units),
+            gas_fee=None if row.gas_fee_units is None else str(TokenAmount(row.gas_fee_units, USDC)),
+            network_fee=_network_fee(row),
+            previous_hashes=tuple(each for each in (getattr(row, "hashes", "") or "").split() if each != row.tx_hash),
+            explorer_url=None if row.chain == PERPDEX_CHAIN else explorer_url(row.chain, row.tx_hash),
+            details=details.get(row.id),
+        )
+        for row in rows
+    ]  # fmt: skip
 
 
 def _network_fee(row: _TransactionRow) -> str | None:
