@@ -19,12 +19,13 @@ from app.ports.errors import Rejected
 from app.ports.vault import INTENTS, NewWallet, SecretLocation
 
 _SECONDS, _RETRY_SECONDS, _MOST = 5, 5, 65_536
+_SECONDS_OF_METRICS = 2
 _WALLET_TABLES = frozenset({"wallet_keys", "retired_keys"})
 
 
 class SignerClient:
-    def __init__(self, path: str) -> None:
-        self.path, self._idle = path, deque[socket.socket]()
+    def __init__(self, path: str, seconds: float = _SECONDS) -> None:
+        self.path, self._seconds, self._idle = path, seconds, deque[socket.socket]()
 
     def ask(self, act: str, **asked: Any) -> Any:
         """Return the signer's answer. Raises: Rejected with its reason; KeyServiceUnavailable."""
@@ -59,7 +60,7 @@ class SignerClient:
     def _connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.settimeout(_SECONDS)
+            connection.settimeout(self._seconds)
             connection.connect(self.path)
         except OSError:
             connection.close()
@@ -89,6 +90,13 @@ class SignerClient:
 
     def announce_export(self, wallet_id: str, request_id: str) -> None:
         self.ask("announce_export", wallet=wallet_id, request=request_id)
+
+    def refusals(self) -> Mapping[str, int]:
+        impatient = SignerClient(self.path, _SECONDS_OF_METRICS)
+        try:
+            return dict(impatient.ask("refusals"))
+        finally:
+            impatient.forget_connections()
 
     def signed_since(self, since: datetime) -> Mapping[str, str]:
         found: Mapping[str, str] = self.ask("signed", since=int(since.timestamp()))

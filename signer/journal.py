@@ -28,7 +28,8 @@ CREATE INDEX IF NOT EXISTS ix_signed_signed_at ON signed (signed_at);
 CREATE TABLE IF NOT EXISTS closed (intent_id VARCHAR(36) PRIMARY KEY, closed_at BIGINT NOT NULL);
 CREATE TABLE IF NOT EXISTS exports (
     request_id VARCHAR(36) PRIMARY KEY, wallet_id VARCHAR(36) NOT NULL, announced_at BIGINT NOT NULL
-)
+);
+CREATE TABLE IF NOT EXISTS refusals (reason VARCHAR(40) PRIMARY KEY, number BIGINT NOT NULL)
 """
 _CLOSED = "SELECT 1 FROM closed WHERE intent_id = ?"
 _EARLIER = "SELECT digest, part, nonce, effect, valid_until FROM signed WHERE intent_id = ?"
@@ -42,6 +43,8 @@ _PAYING = "SELECT nonce, valid_until FROM signed WHERE intent_id = ? AND part <>
 _SINCE = "SELECT intent_id, wallet_id FROM signed WHERE signed_at >= ? AND part <> 'permit'"
 _ANNOUNCE = "INSERT INTO exports VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 _ANNOUNCED = "SELECT 1 FROM exports WHERE request_id = ? AND wallet_id = ? AND announced_at <= ?"
+_REFUSE = "INSERT INTO refusals VALUES (?, 1) ON CONFLICT (reason) DO UPDATE SET number = refusals.number + 1"
+_REFUSALS = "SELECT reason, number FROM refusals"
 _PERMIT = "permit"
 _MAX_PERMITS = 8
 """A draft is simulated with a permit, and signed with another one if a swap came first; neither pays by itself."""
@@ -89,6 +92,15 @@ class Journal:
     def is_announced(self, wallet_id: str, request_id: str, *, until: int) -> bool:
         with self._alone() as run:
             return bool(run(_ANNOUNCED, request_id, wallet_id, until))
+
+    def count_refusal(self, reason: str) -> None:
+        with self._alone() as run:
+            run(_REFUSE, reason)
+
+    def refusals(self) -> Mapping[str, int]:
+        """Return how often all signers of this journal have refused, by reason."""
+        with self._alone() as run:
+            return dict(run(_REFUSALS))
 
     @contextmanager
     def _alone(self) -> Iterator[Any]:

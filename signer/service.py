@@ -51,10 +51,10 @@ _QUERY = PreparedRead(
 
 class SignerService:
     def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+        self.journal = journal
         self.acts: Mapping[str, Callable[..., Any]] = {
             "ping": lambda: True, "sign": self.sign, "withdraw": journal.close, "signed": journal.signed_since,
-            "create": _create, "import": _import, "seal": _seal, "check": _check,
+            "create": _create, "import": _import, "seal": _seal, "check": _check, "refusals": journal.refusals,
             "announce_export": self.announce_export, "export": self.export,
         }  # fmt: skip
 
@@ -87,7 +87,7 @@ class SignerService:
         refusal = Refused("not_recorded")
         for signable in found:
             try:
-                self._journal.record(signable)
+                self.journal.record(signable)
             except Refused as reason:
                 refusal = reason
                 continue
@@ -97,7 +97,7 @@ class SignerService:
     def announce_export(self, wallet: str, request: str) -> None:
         """Begin the waiting time of an owner's request by this process's clock: rows can be forged."""
         _log.warning("export_announced", wallet_id=str(UUID(wallet)), request_id=str(UUID(request)))
-        self._journal.announce_export(wallet, request)
+        self.journal.announce_export(wallet, request)
 
     def export(self, row_id: str, recipient: str, info: str) -> str:
         """Seal a wallet's phrase for its owner, whose request was announced and has waited. Raises: Refused."""
@@ -113,7 +113,7 @@ class SignerService:
             is_open = found.valid_from <= now < found.expires_at
             require(is_open and info == f"purser export\n{row_id}\n{found.id}", "not_as_recorded")
         until = int(now.timestamp()) - app_state().settings.wallet_export_wait_seconds
-        require(self._journal.is_announced(row_id, found.id, until=until), "not_announced")
+        require(self.journal.is_announced(row_id, found.id, until=until), "not_announced")
         return custody.seal_phrase(row_id, recipient, info)
 
 

@@ -113,5 +113,8 @@ class SignerProcess(Protocol):
     def announce_export(self, wallet_id: str, request_id: str) -> None:
         """Begin the time that an owner waits for the keys of a wallet."""
 
+    def refusals(self) -> Mapping[str, int]:
+        """Return how often it has refused what it was asked, by reason, within four seconds."""
+
     def signed_since(self, since: datetime) -> Mapping[str, str]:
         """Return the intents that were signed, with the ids of their wallets."""

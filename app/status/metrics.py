@@ -7,6 +7,7 @@ import hmac
 import ipaddress
 import platform
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
@@ -26,10 +27,10 @@ from app.core.money import NANOS_PER_USD
 from app.credits import accounts as credit_accounts
 from app.db import leases
 from app.db.unit_of_work import read_only_unit
-from app.errors import NotFound, Unauthorized
+from app.errors import KeyServiceUnavailable, NotFound, Unauthorized
 from app.observability import counters
 from app.payments import claimed_payments, settlement_capacity, settlement_risks
-from app.ports.services import CounterStore, JobQueue
+from app.ports.services import CounterStore
 from app.shopping import service as purchases
 from app.state import Ports, app_state
 from app.version import VERSION
@@ -67,7 +68,7 @@ class _ServiceCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from _counter_metrics(self._ports.counters)
-        yield from _gauge_metrics(self._ports.queue)
+        yield from _gauge_metrics(self._ports)
         build = (VERSION, platform.python_version())
         yield _gauge("build_info", "1, with the version of the service and of Python.", {build: 1}, "version", "python")
 
@@ -91,9 +92,14 @@ def _exposition_order(sample: Sample) -> tuple[list[str], str, Decimal]:
     return labels, sample.name, Decimal(sample.labels.get("le", "inf"))
 
 
-def _gauge_metrics(queue: JobQueue) -> Iterator[Metric]:
-    depths = {name.value: depth for name, depth in queue.depths().items()}
+def _gauge_metrics(ports: Ports) -> Iterator[Metric]:
+    depths = {name.value: depth for name, depth in ports.queue.depths().items()}
     yield _gauge("queue_jobs", "Jobs waiting.", depths, "queue")
+    refusals = {}
+    with suppress(KeyServiceUnavailable):
+        refusals = {(): sum(ports.signer.refusals().values())} if ports.signer else {}
+    yield _gauge("signer_refusals", "Requests that signer processes have refused.", refusals)
+    yield _gauge("signer_up", "Whether the signer process responds.", {(): len(refusals)} if ports.signer else {})
     try:
         with read_only_unit() as session:
             gauges = list(_database_gauges(session))
