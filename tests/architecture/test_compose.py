@@ -96,6 +96,5 @@ def test_the_signer_is_another_user_that_reaches_the_database_alone() -> None:
     for name, service in SERVICES.items():
         mounted = [each for each in service.get("volumes", ()) if each.startswith("signer-")]
         is_client = service.get("image") == "purser" and name != "signer"
-        assert mounted == (
-            signer["volumes"] if name == "signer" else ["signer-socket:/run/purser-signer:ro"] * is_client
-        )
+        of_clients = ["signer-socket:/run/purser-signer:ro"] if is_client else []
+        assert mounted == (signer["volumes"] if name == "signer" else of_clients)
