@@ -20,7 +20,7 @@ from app.ports.vault import INTENTS, NewWallet, SecretLocation
 
 _SECONDS, _RETRY_SECONDS, _MOST = 5, 5, 65_536
 _SECONDS_OF_METRICS = 2
-_WALLET_TABLES = frozenset({"wallet_keys", "retired_keys"})
+_WALLET_TABLES = frozenset({"wallet_keys", "retired_keys", "key_transfers"})
 
 
 class SignerClient:
@@ -91,10 +91,12 @@ class SignerClient:
     def announce_export(self, wallet_id: str, request_id: str) -> None:
         self.ask("announce_export", wallet=wallet_id, request=request_id)
 
-    def refusals(self) -> Mapping[str, int]:
+    def refusals(self) -> int | None:
         impatient = SignerClient(self.path, _SECONDS_OF_METRICS)
         try:
-            return dict(impatient.ask("refusals"))
+            return int(sum(impatient.ask("refusals").values()))
+        except KeyServiceUnavailable:
+            return None
         finally:
             impatient.forget_connections()
 
@@ -154,6 +156,17 @@ class RemoteVault(LocalVault):
 
     def import_wallet(self, location: SecretLocation, *, evm: bytes | None, solana: bytes | None) -> NewWallet:
         return NewWallet(*self._client.ask("import", row_id=location.row_id, evm=evm, solana=solana))
+
+    def import_key(self, location: SecretLocation) -> tuple[str, str]:
+        sealed, public = self._client.ask("import_key", import_id=location.row_id)
+        return sealed, public
+
+    def import_phrase(self, to: SecretLocation, phrase: str, info: str, key: str, at: SecretLocation) -> NewWallet:
+        asked = {"row_id": to.row_id, "phrase": phrase, "info": info, "key": key, "import_id": at.row_id}
+        try:
+            return NewWallet(*self._client.ask("import_phrase", **asked))
+        except Rejected as refused:
+            raise ValueError(refused.reason) from None
 
     def signer(self, _sealed: str, location: SecretLocation, *, addresses: tuple[str, str] = ("", "")) -> RemoteSigner:
         return RemoteSigner(self._client, location.row_id, *addresses)

@@ -7,7 +7,6 @@ import hmac
 import ipaddress
 import platform
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
@@ -27,7 +26,7 @@ from app.core.money import NANOS_PER_USD
 from app.credits import accounts as credit_accounts
 from app.db import leases
 from app.db.unit_of_work import read_only_unit
-from app.errors import KeyServiceUnavailable, NotFound, Unauthorized
+from app.errors import NotFound, Unauthorized
 from app.observability import counters
 from app.payments import claimed_payments, settlement_capacity, settlement_risks
 from app.ports.services import CounterStore
@@ -95,11 +94,10 @@ def _exposition_order(sample: Sample) -> tuple[list[str], str, Decimal]:
 def _gauge_metrics(ports: Ports) -> Iterator[Metric]:
     depths = {name.value: depth for name, depth in ports.queue.depths().items()}
     yield _gauge("queue_jobs", "Jobs waiting.", depths, "queue")
-    refusals = {}
-    with suppress(KeyServiceUnavailable):
-        refusals = {(): sum(ports.signer.refusals().values())} if ports.signer else {}
-    yield _gauge("signer_refusals", "Requests that signer processes have refused.", refusals)
-    yield _gauge("signer_up", "Whether the signer process responds.", {(): len(refusals)} if ports.signer else {})
+    refusals = ports.signer.refusals() if ports.signer else None
+    refused = {} if refusals is None else {(): refusals}
+    yield _gauge("signer_refusals", "Requests that signer processes have refused.", refused)
+    yield _gauge("signer_up", "Whether the signer process responds.", {(): len(refused)} if ports.signer else {})
     try:
         with read_only_unit() as session:
             gauges = list(_database_gauges(session))

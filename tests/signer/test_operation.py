@@ -15,18 +15,24 @@ from typing import Any
 import psycopg
 import pytest
 from flask import Flask
+from sqlalchemy import select
 from sqlalchemy.engine import make_url
 
+from app.adapters.vault import LocalVault
+from app.db.unit_of_work import read_only_unit
 from app.ports.errors import Rejected
 from app.state import Application
+from app.wallets.core import custody
+from app.wallets.core.models import KeyTransfer
 from signer.client import RemoteVault, SignerClient
 from tests.signer.conftest import Attacker
 from tests.support.agents import register
 from tests.support.applications import change_ports, key_of
 from tests.support.deployed import ROOT
 from tests.support.servers import Postgres
-from tests.support.signers import SignerThread, signer_of
+from tests.support.signers import KEY_ID, SignerThread, signer_of
 from tests.support.waiting import wait_until
+from tests.support.wallet_keys import key_owner
 
 
 @pytest.fixture
@@ -83,16 +89,17 @@ def test_a_signer_that_hangs_does_not_stop_the_metrics(attacker: Attacker, monke
 
 
 def test_doctor_finds_a_socket_that_others_can_replace_and_a_signer_that_is_away(
-    served: tuple[Application, SignerThread],
+    served: tuple[Application, SignerThread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, signer = served
     register(app.test_client())
-    assert [line.split()[0] for line in told(app)] == ["ok", "warn"], told(app)
-    assert "runs as the user of this process" in told(app)[1]
-    signer.folder.chmod(0o770)
-    assert "others can reach its socket, or put another in its place" in str(told(app))
-    signer.folder.chmod(0o755)
-    assert "others can reach its socket" in str(told(app))
+    danger = "reach its socket or put another in its place"
+    assert danger in str(told(app)), "it runs as the same user"
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    assert [line.split()[0] for line in told(app)] == ["ok"], told(app)
+    for mode in (0o770, 0o755, 0o751):
+        signer.folder.chmod(mode)
+        assert danger in str(told(app))
     signer.folder.chmod(0o750)
     signer.stop()
     [line] = told(app)
@@ -114,6 +121,40 @@ def test_doctor_names_keys_that_the_web_process_should_not_have(
     assert "this process has VAULT_TOKEN" in found
     assert "secret-token" not in found
     assert "1 wallets' keys can be opened without the signer process" in found
+
+
+def test_an_imported_phrase_is_opened_by_the_signer_alone(
+    build_app: Callable[..., Application], sqlite_url: str, tmp_path: Path
+) -> None:
+    app, words = build_app(sqlite_url), "abandon " * 11 + "about"
+    with app.app_context(), signer_of(app, tmp_path) as signer:
+        sent: list[dict[str, Any]] = []
+
+        def noted(act: str, **asked: Any) -> Any:
+            sent.append({"act": act, **asked})
+            return ask(act, **asked)
+
+        ask, ada = signer.client.ask, key_owner(app)
+        signer.client.ask = noted  # type: ignore[method-assign]
+        begun = ada.begin_import()
+        with read_only_unit() as session:
+            [row] = session.scalars(select(KeyTransfer)).all()
+        assert (row.key_sealed or "").startswith(f"{KEY_ID}.")
+        location = custody.import_location(row.id)
+        with pytest.raises(Rejected):
+            app.state.ports.vault.open(row.key_sealed or "", location)
+        with pytest.raises(Rejected):
+            LocalVault(app.state.settings.encryption_key_list()).open(row.key_sealed or "", location)
+        assert ada.finish_import(begun, words).status_code == 303
+        wallets = {each["addresses"]["base"] for each in ada.agent.get("/v1/wallets").get_json()["wallets"]}
+        assert "0x9858EfFD232B4033E47d90003D41EC34EcaEda94" in wallets
+        assert {"import_key", "import_phrase"} <= {each["act"] for each in sent}
+        assert "abandon" not in str(sent)
+        assert ada.import_phrase("abandon " * 12).status_code == 400
+        assert signer.client.refusals() == 0, "a mistyped word is no attack"
+        begun = ada.begin_import()
+        signer.stop()
+        assert ada.finish_import(begun, words).status_code == 503
 
 
 @pytest.fixture
@@ -169,7 +210,7 @@ def test_a_signer_needs_no_more_than_its_role_in_postgresql_may_do(
         with pytest.raises(Rejected, match="not_recorded"):
             signer_process.ask("export", row_id=attacker.agent.wallet_id, recipient="", info="")
         assert list(signer_process.withdraw(attacker.ids)) == attacker.ids
-        assert sum(signer_process.refusals().values()) == 2
+        assert signer_process.refusals() == 2
         signer_process.forget_connections()
     url = make_url(role_urls["DATABASE_URL"]).set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(url, autocommit=True) as connection:
