@@ -5,7 +5,6 @@ from app.core.host import harden
 harden()
 
 import base64  # noqa: E402
-import os  # noqa: E402
 import secrets  # noqa: E402
 import signal  # noqa: E402
 import sys  # noqa: E402
@@ -23,9 +22,8 @@ from signer.service import SignerService  # noqa: E402
 def main() -> None:
     """Serve `SIGNER_SOCKET` until a signal stops the process."""
     # It makes no session and checks no code, so it needs nobody's secrets for them.
-    os.environ.setdefault("SECRET_KEY", secrets.token_hex(32))
-    os.environ.setdefault("CODE_PEPPERS", f"unused:{base64.b64encode(secrets.token_bytes(32)).decode()}")
-    settings = Settings.load()
+    pepper = base64.b64encode(secrets.token_bytes(32)).decode()
+    settings = Settings.load(secret_key=secrets.token_hex(32), code_peppers=f"unused:{pepper}")
     url = settings.signer_database_url.get_secret_value()
     if not settings.signer_socket or not url:
         sys.exit("The signer process needs SIGNER_SOCKET and SIGNER_DATABASE_URL.")

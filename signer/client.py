@@ -24,7 +24,7 @@ _WALLET_TABLES = frozenset({"wallet_keys", "retired_keys", "key_transfers"})
 
 
 class SignerClient:
-    def __init__(self, path: str, seconds: float = _SECONDS) -> None:
+    def __init__(self, path: str, seconds: int = _SECONDS) -> None:
         self.path, self._seconds, self._idle = path, seconds, deque[socket.socket]()
 
     def ask(self, act: str, **asked: Any) -> Any:
