@@ -293,7 +293,7 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, **given: Any) -> Settings:
-        """Read the environment, but for what is given. Raises: SystemExit with a line per invalid setting, no values."""
+        """Read the environment, but for what is given. Raises: SystemExit with a line per invalid setting, no value."""
         try:
             return cls(**given)
         except ValidationError as error:
