@@ -18,7 +18,9 @@ COPY . .
 # A number, so that a platform can see that it is not root.
 RUN python -m compileall -q app migrations server shopper signer workers commands.py gunicorn.conf.py wsgi.py \
     && useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin purser \
-    && install --directory --owner purser --mode 700 var
+    && install --directory --owner purser --mode 700 var \
+    && useradd --uid 10002 --no-create-home --shell /usr/sbin/nologin purser-signer \
+    && install --directory --owner purser-signer --mode 700 /var/lib/purser-signer
 USER 10001
 
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1

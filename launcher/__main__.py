@@ -12,6 +12,7 @@ from launcher import processes
 from launcher.errors import LauncherError
 from launcher.instance import read_record
 from launcher.settings import Plan, complete, read_dotenv, read_settings
+from launcher.signer_process import add_wallet_key
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -44,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
         "Redis-compatible server, SQLite, and the sandbox chains. Ctrl-C stops all of it.",
         epilog="Settings come from the environment and .env (docs/configuration.md): PORT (8000), "
         "NETWORK (sandbox), DATABASE_URL, REDIS_URL, ETHEREUM_RPC_URL, BASE_RPC_URL, SOLANA_RPC_URL, "
-        "VAR_DIR (var) and more.",
+        "VAR_DIR (var), RUN_SIGNER (0; 1 adds a signer process) and more.",
     )
     parser.add_argument("--reset", action="store_true", help="delete the sandbox's wallets, keys and chains first")
     parser.add_argument("--yes", action="store_true", help="delete without asking")
@@ -72,6 +73,7 @@ def _run_command(plan: Plan, command: list[str]) -> int:
     for name, value in read_record(plan.var / "launcher.json").get("settings", {}).items():
         plan.environment.setdefault(name, value)
     complete(plan)
+    add_wallet_key(plan)
     try:
         return subprocess.run(command, env=plan.environment, check=False).returncode
     except FileNotFoundError:

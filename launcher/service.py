@@ -6,8 +6,9 @@ import http.client
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
-from launcher import browser, forks, network_ports, redis_server, schema
+from launcher import browser, forks, network_ports, redis_server, schema, signer_process
 from launcher.errors import LauncherError
 from launcher.instance import Instance
 from launcher.procfile import read_procfile
@@ -20,7 +21,8 @@ SANDBOX_READY_LINE = "sandbox ready"
 _SERVERS, _CHAINS, _SERVICE = range(3)  # tiers, by dependency
 _REDIS_START_SECONDS = 10.0
 _WEB_START_SECONDS = 60.0
-_SANDBOX_FILES = (SECRETS_FILE, "launcher.json", "redis", "sandbox")
+_SIGNER_START_SECONDS = 60.0
+_SANDBOX_FILES = (SECRETS_FILE, "launcher.json", "redis", "sandbox", signer_process.FOLDER)
 
 
 def run(plan: Plan, *, preloaded: Sequence[str] = forks.SERVICE_MODULES) -> None:
@@ -37,13 +39,14 @@ def run(plan: Plan, *, preloaded: Sequence[str] = forks.SERVICE_MODULES) -> None
                 f"Port {plan.port} is taken by another program: stop it, or choose another: PORT=8001 ./run."
             )
         complete(plan)
+        signer = signer_process.add_signer(plan, tier=_CHAINS)
         instance.record_address(address=plan.address, settings=plan.embedded_addresses)
         with Supervisor(
             folder=plan.root, marker=instance.marker, output=sys.stdout, on_spawn=instance.record_child
         ) as supervisor:
             if reaped:
                 supervisor.print_line(f"Terminated {len(reaped)} processes of a ./run that was killed.")
-            if _start(plan, supervisor, preloaded):
+            if _start(plan, supervisor, preloaded, signer):
                 supervisor.print_line(welcome_text(plan))
                 supervisor.serve()
             supervisor.print_line("Stopping (Ctrl-C again to stop immediately) ...")
@@ -94,7 +97,7 @@ def welcome_text(plan: Plan) -> str:
     return "\n".join([*lines, ""])
 
 
-def _start(plan: Plan, supervisor: Supervisor, preloaded: Sequence[str]) -> bool:
+def _start(plan: Plan, supervisor: Supervisor, preloaded: Sequence[str], signer: Program | None) -> bool:
     """Start everything in order; return False if a signal interrupts it. Raises: LauncherError."""
     commands = read_procfile(plan.root / "Procfile")
     listener = _listen(plan, _resolve(plan, commands["web"]))
@@ -114,6 +117,10 @@ def _start(plan: Plan, supervisor: Supervisor, preloaded: Sequence[str]) -> bool
         release = Program("release", command, plan.environment, _SERVICE, is_service=True, is_quiet=True)
         if supervisor.run(release) != 0 and not supervisor.stopping:
             raise LauncherError("The database could not be prepared: see the lines above.")
+    if signer is not None:
+        supervisor.start(signer)
+        socket = Path(plan.environment["SIGNER_SOCKET"])
+        _wait_until(supervisor, socket.exists, "The signer process", _SIGNER_START_SECONDS)
     if plan.sandbox_ports:
         _wait_until(supervisor, lambda: SANDBOX_READY_LINE in supervisor.recent_output("sandbox"), "The sandbox", None)
     _start_processes(plan, supervisor, {"web": commands.pop("web")}, listener)

@@ -19,12 +19,13 @@ from app.ports.errors import Rejected
 from app.ports.vault import INTENTS, NewWallet, SecretLocation
 
 _SECONDS, _RETRY_SECONDS, _MOST = 5, 5, 65_536
-_WALLET_TABLES = frozenset({"wallet_keys", "retired_keys"})
+_SECONDS_OF_METRICS = 2
+_WALLET_TABLES = frozenset({"wallet_keys", "retired_keys", "key_transfers"})
 
 
 class SignerClient:
-    def __init__(self, path: str) -> None:
-        self.path, self._idle = path, deque[socket.socket]()
+    def __init__(self, path: str, seconds: int = _SECONDS) -> None:
+        self.path, self._seconds, self._idle = path, seconds, deque[socket.socket]()
 
     def ask(self, act: str, **asked: Any) -> Any:
         """Return the signer's answer. Raises: Rejected with its reason; KeyServiceUnavailable."""
@@ -59,7 +60,7 @@ class SignerClient:
     def _connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.settimeout(_SECONDS)
+            connection.settimeout(self._seconds)
             connection.connect(self.path)
         except OSError:
             connection.close()
@@ -89,6 +90,15 @@ class SignerClient:
 
     def announce_export(self, wallet_id: str, request_id: str) -> None:
         self.ask("announce_export", wallet=wallet_id, request=request_id)
+
+    def refusals(self) -> int | None:
+        impatient = SignerClient(self.path, _SECONDS_OF_METRICS)
+        try:
+            return int(sum(impatient.ask("refusals").values()))
+        except KeyServiceUnavailable:
+            return None
+        finally:
+            impatient.forget_connections()
 
     def signed_since(self, since: datetime) -> Mapping[str, str]:
         found: Mapping[str, str] = self.ask("signed", since=int(since.timestamp()))
@@ -146,6 +156,17 @@ class RemoteVault(LocalVault):
 
     def import_wallet(self, location: SecretLocation, *, evm: bytes | None, solana: bytes | None) -> NewWallet:
         return NewWallet(*self._client.ask("import", row_id=location.row_id, evm=evm, solana=solana))
+
+    def import_key(self, location: SecretLocation) -> tuple[str, str]:
+        sealed, public = self._client.ask("import_key", import_id=location.row_id)
+        return sealed, public
+
+    def import_phrase(self, to: SecretLocation, phrase: str, info: str, key: str, at: SecretLocation) -> NewWallet:
+        asked = {"row_id": to.row_id, "phrase": phrase, "info": info, "key": key, "import_id": at.row_id}
+        try:
+            return NewWallet(*self._client.ask("import_phrase", **asked))
+        except Rejected as refused:
+            raise ValueError(refused.reason) from None
 
     def signer(self, _sealed: str, location: SecretLocation, *, addresses: tuple[str, str] = ("", "")) -> RemoteSigner:
         return RemoteSigner(self._client, location.row_id, *addresses)

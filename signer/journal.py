@@ -30,7 +30,8 @@ CREATE INDEX IF NOT EXISTS ix_signed_signed_at ON signed (signed_at);
 CREATE TABLE IF NOT EXISTS closed (intent_id VARCHAR(36) PRIMARY KEY, closed_at BIGINT NOT NULL);
 CREATE TABLE IF NOT EXISTS exports (
     request_id VARCHAR(36) PRIMARY KEY, wallet_id VARCHAR(36) NOT NULL, announced_at BIGINT NOT NULL
-)
+);
+CREATE TABLE IF NOT EXISTS refusals (reason VARCHAR(40) PRIMARY KEY, number BIGINT NOT NULL)
 """
 _IS_CLOSED = "EXISTS (SELECT 1 FROM closed WHERE intent_id = ?1)"
 _IS_NONCE_TAKEN = (
@@ -51,6 +52,8 @@ _PAYING = "SELECT nonce, valid_until FROM signed WHERE intent_id = ?1 AND part <
 _SINCE = "SELECT intent_id, wallet_id FROM signed WHERE signed_at >= ?1 AND part <> 'permit'"
 _ANNOUNCE = "INSERT INTO exports VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING"
 _ANNOUNCED = "SELECT 1 FROM exports WHERE request_id = ?1 AND wallet_id = ?2 AND announced_at <= ?3"
+_REFUSE = "INSERT INTO refusals VALUES (?1, 1) ON CONFLICT (reason) DO UPDATE SET number = refusals.number + 1"
+_REFUSALS = "SELECT reason, number FROM refusals"
 _PERMIT = "permit"
 _MAX_PERMITS = 8
 """A draft is simulated with a permit, and signed with another one if a swap came first; neither pays by itself."""
@@ -104,6 +107,13 @@ class Journal:
 
     def is_announced(self, wallet_id: str, request_id: str, *, until: int) -> bool:
         return bool(self._serialized(lambda run: run(_ANNOUNCED, request_id, wallet_id, until)))
+
+    def count_refusal(self, reason: str) -> None:
+        self._serialized(lambda run: run(_REFUSE, reason))
+
+    def refusals(self) -> Mapping[str, int]:
+        """Return how often all signers of this journal have refused, by reason."""
+        return self._serialized(lambda run: {row[0]: row[1] for row in run(_REFUSALS)})
 
     def _serialized(self, act: Callable[[_Run], _ResultT], *, is_statement: bool = False) -> _ResultT:
         """Run an act as if no other signer did anything meanwhile; commit it, or roll back on an exception.

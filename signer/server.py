@@ -57,6 +57,7 @@ class SignerServer:
         with connection, connection.makefile("rwb") as stream, self._app.app_context():
             if uid not in self.uids:
                 _log.error("signer_client_refused", uid=uid)
+                self._count("user")
                 return
             try:
                 # The rest of a line that is too long would be answered as another one.
@@ -72,6 +73,7 @@ class SignerServer:
             asked = parse_json(line)
             return {"answer": self.service.acts[asked.pop("act")](**asked)}
         except Refused as refusal:
+            self._count(str(refusal))
             return {"refused": str(refusal)}
         except PortError as error:
             return {"refused": error.reason}
@@ -80,3 +82,10 @@ class SignerServer:
                 return {"refused": error.code.lower()}
             _log.error("signer_request_failed", error=type(error).__name__)
             return {}
+
+    def _count(self, reason: str) -> None:
+        """Count a refusal for the metrics; its log line is all that is left of it if the journal is away."""
+        try:
+            self.service.journal.count_refusal(reason)
+        except Exception as error:
+            _log.error("refusal_not_counted", error=type(error).__name__)

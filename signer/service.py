@@ -17,6 +17,7 @@ from app.db.prepared import PreparedRead
 from app.db.tables import table_of
 from app.db.unit_of_work import read_only_unit
 from app.payments.treasury import OWNER_AGENT_ID
+from app.ports.errors import Rejected
 from app.ports.vault import SecretLocation
 from app.spending.holds import SpendingHoldState
 from app.spending.models import SpendingHold
@@ -56,7 +57,8 @@ class SignerService:
         self.journal, self._reads, self._lock = journal, KeptConnection(), threading.Lock()
         self.acts: Mapping[str, Callable[..., Any]] = {
             "ping": lambda: True, "sign": self.sign, "withdraw": journal.close, "signed": journal.signed_since,
-            "create": _create, "import": _import, "seal": _seal, "check": _check,
+            "create": _create, "import": _import, "seal": _seal, "check": _check, "refusals": journal.refusals,
+            "import_key": _import_key, "import_phrase": _import_phrase,
             "announce_export": self.announce_export, "export": self.export,
         }  # fmt: skip
 
@@ -162,6 +164,21 @@ def _create(row_id: str) -> Sequence[str]:
 def _import(row_id: str, evm: str | None, solana: str | None) -> Sequence[str]:
     keys = [None if key is None else _bytes(key) for key in (evm, solana)]
     made = app_state().ports.vault.import_wallet(custody.key_location(row_id), evm=keys[0], solana=keys[1])
+    return made.wallet_id, made.sealed, made.evm_address, made.solana_address
+
+
+def _import_key(import_id: str) -> Sequence[str]:
+    """Make the key that an owner's browser seals a phrase for; only this process opens it."""
+    return app_state().ports.vault.import_key(custody.import_location(import_id))
+
+
+def _import_phrase(row_id: str, phrase: str, key: str, import_id: str, info: str) -> Sequence[str]:
+    """Make a wallet of a phrase, which is in clear in this process alone. Raises: Rejected if it is none."""
+    place = custody.key_location(row_id)
+    try:
+        made = app_state().ports.vault.import_phrase(place, phrase, info, key, custody.import_location(import_id))
+    except ValueError:
+        raise Rejected("not_a_phrase") from None
     return made.wallet_id, made.sealed, made.evm_address, made.solana_address
 
 

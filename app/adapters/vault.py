@@ -77,8 +77,8 @@ _DIGEST_BYTES = 32
 _MAC_INFO = b"purser/authenticated-rows/v1"
 _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
 _MOST_THREADS = 8
-# A wallet is retired without its key being opened, so under a key service it is sealed for the first in both.
-_WALLET_TABLES = ("wallet_keys", "retired_keys")
+# A wallet is retired without its key being opened, so under a key service it is sealed for the first in all.
+_WALLET_TABLES = ("wallet_keys", "retired_keys", "key_transfers")
 
 
 class _NonCopyable:
@@ -218,11 +218,16 @@ class LocalVault(_NonCopyable):
         """Seal new entropy of 128 bits with its keys: to derive them for each signature would take two milliseconds."""
         return self._seal_wallet(secrets.token_bytes(ENTROPY_BYTES), location)
 
-    def import_phrase(self, location: SecretLocation, words: str) -> NewWallet:
+    def import_key(self, location: SecretLocation) -> tuple[str, str]:
+        private, public = hpke.new_key()
+        return self.seal(private, location), public
+
+    def import_phrase(self, to: SecretLocation, phrase: str, info: str, key: str, at: SecretLocation) -> NewWallet:
+        words = " ".join(hpke.unseal(phrase, self.open(key, at), info).decode().split())
         # Other errors of the library quote words.
         if len(words.split()) not in _PHRASE_BYTES or not _ENGLISH.check(words):
             raise ValueError("not 12 or 24 words of BIP-39 with the right checksum")
-        return self._seal_wallet(bytes(_ENGLISH.to_entropy(Mnemonic.normalize_string(words))), location)
+        return self._seal_wallet(bytes(_ENGLISH.to_entropy(Mnemonic.normalize_string(words))), to)
 
     def _seal_wallet(self, entropy: bytes, location: SecretLocation) -> NewWallet:
         evm, solana = wallet_keys(entropy)

@@ -1,7 +1,7 @@
 """Wallets' keys that their owner takes out of the service, or imports.
 
-A phrase is never in clear outside of this process: it is sealed for a key that the owner's browser made, or by that
-browser for a key that is made for one import and deleted with it.
+A phrase is in clear only where wallets' keys are opened: it is sealed for a key that the owner's browser made, or by
+that browser for a key that is made for one import and deleted with it.
 """
 
 from datetime import datetime, timedelta
@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from app.audit_log import trail
 from app.audit_log.actors import Actor
 from app.audit_log.trail import AuditAction, AuditEvent
-from app.authenticated import SealedColumn, seal_of
+from app.authenticated import seal_of
 from app.core import clock, hpke, identifiers
 from app.db.tables import update_rows
 from app.db.unit_of_work import unit_of_work
@@ -31,7 +31,6 @@ from app.wallets.core.models import KeyTransfer, Wallet
 
 # Any number of times in a day: an answer may be lost, and to ask again takes days.
 _TAKEABLE_FOR, _IMPORT_LASTS = timedelta(days=1), timedelta(minutes=30)
-_IMPORT_KEYS = SealedColumn(KeyTransfer.__tablename__, "key_sealed")
 _HINT = "If you did not expect this, sign in and cancel it, replace your owner key, or ask the operator for a freeze."
 
 
@@ -94,12 +93,12 @@ def take(actor: Actor, owner: OwnerKeyView, wallet_id: str, public_key: str) -> 
 
 
 def begin_import(owner: OwnerKeyView) -> tuple[str, str]:
-    """Make the key that one phrase is sealed for; return the id of the import and the public key. Raises: NotFound."""
-    (private, public), now, import_id = hpke.new_key(), clock.now(), identifiers.new_id()
+    """Make an import's key; return its id and the public key. Raises: NotFound, KeyServiceUnavailable."""
+    now, import_id = clock.now(), identifiers.new_id()
+    sealed, public = custody.assert_network().import_key(custody.import_location(import_id))
     with unit_of_work() as session:
         _lock(session, owner)
         session.execute(delete(KeyTransfer).filter_by(owner_key_id=owner.id, wallet_id=None))
-        sealed = _IMPORT_KEYS.seal(private, import_id)
         _add(session, owner, id=import_id, key_sealed=sealed, valid_from=now, expires_at=now + _IMPORT_LASTS)
     return import_id, public
 
@@ -114,9 +113,8 @@ def finish_import(actor: Actor, owner: OwnerKeyView, import_id: str, sealed: str
             raise NotFound("This form was used, or has expired.")
         session.execute(delete(KeyTransfer).where(*is_meant))
     try:
-        private = _IMPORT_KEYS.open(found[0].key_sealed or "", found[0].id)
-        words = hpke.unseal(sealed, private, f"purser import\n{owner.agent_id}\n{found[0].id}").decode()
-        key = custody.import_phrase(" ".join(words.split()))
+        info = f"purser import\n{owner.agent_id}\n{found[0].id}"
+        key = custody.import_phrase(sealed, info, found[0].key_sealed or "", found[0].id)
     except ValueError:
         problem = "must be 12 or 24 words of the English list in order: one is wrong, missing or misplaced"
         raise InvalidInput.field("The phrase", problem) from None

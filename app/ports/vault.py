@@ -85,8 +85,11 @@ class Vault(Protocol):
     def create_wallet(self, location: SecretLocation) -> NewWallet:
         """Generate 128 bits of BIP-39 entropy for the wallet of a row (BIP-44 for EVM, SLIP-0010 for Solana)."""
 
-    def import_phrase(self, location: SecretLocation, words: str) -> NewWallet:
-        """Seal the wallet of 12 or 24 BIP-39 words, derived as `create_wallet` does. Raises: ValueError."""
+    def import_key(self, location: SecretLocation) -> tuple[str, str]:
+        """Return a new private key, sealed, and the public key for which a phrase can be sealed, by `app.core.hpke`."""
+
+    def import_phrase(self, to: SecretLocation, phrase: str, info: str, key: str, at: SecretLocation) -> NewWallet:
+        """Seal the wallet of 12 or 24 BIP-39 words that were sealed for a key of `import_key`. Raises: ValueError."""
 
     def import_wallet(self, location: SecretLocation, *, evm: bytes | None, solana: bytes | None) -> NewWallet:
         """Seal keys that the operator supplies, 32 bytes each; a missing one is generated. Raises: ValueError."""
@@ -112,6 +115,9 @@ class SignerProcess(Protocol):
 
     def announce_export(self, wallet_id: str, request_id: str) -> None:
         """Begin the time that an owner waits for the keys of a wallet."""
+
+    def refusals(self) -> int | None:
+        """Return how often it has refused what it was asked, within four seconds; None if it does not respond."""
 
     def signed_since(self, since: datetime) -> Mapping[str, str]:
         """Return the intents that were signed, with the ids of their wallets."""

@@ -5,6 +5,7 @@ Findings name settings, positions in them and hosts, never whole values, which m
 
 import functools
 import itertools
+import os
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -36,7 +37,7 @@ from app.ports.chain import Chain
 from app.ports.errors import PortError
 from app.ports.services import PriceFeed
 from app.ports.shopper import Shopper
-from app.ports.vault import Vault
+from app.ports.vault import SignerProcess, Vault
 from app.state import Ports, app_state
 from app.status import migrations
 from app.wallets.core import custody
@@ -50,6 +51,7 @@ _MAX_BLOCKS_BEHIND = 20
 _MAX_CLOCK_SKEW_SECONDS = 5
 _STUCK_AFTER_SECONDS = 3600
 _ALIVE_WITHIN_SECONDS = 60
+_OF_THE_SIGNER = "wallet_encryption_keys", "vault_token", "pkcs11_pin", "signer_database_url"
 
 
 class Severity(StrEnum):
@@ -76,6 +78,8 @@ def run_checks() -> Iterator[Finding]:
     settings, ports = state.settings, state.ports
     yield from _run_check("settings", lambda: _check_settings(settings))
     yield from _run_check("database", lambda: _check_database(settings.network, ports.vault))
+    if ports.signer and settings.signer_socket:
+        yield from _run_check("signer", functools.partial(_check_signer, settings, ports.signer))
     yield from _run_check("redis", lambda: _check_redis(settings, ports))
     for chain in ports.chains.values():
         yield from _run_check(chain.name.value, functools.partial(_check_chain, chain, settings.network))
@@ -189,13 +193,25 @@ def _check_custody(stored: str | None, network: Network, vault: Vault) -> Iterat
     else:
         key_id, _, _ = vault.seal(b"", custody.key_location("doctor")).partition(".")
         yield _ok(f"the oldest and newest wallets' keys can be decrypted; new ones are sealed with key {key_id}")
-        settings, has_signer = app_state().settings, app_state().ports.signer is not None
-        if has_signer and settings.wallet_encryption_keys:
-            yield _warn("this process has WALLET_ENCRYPTION_KEYS", "leave them to the signer process")
-        own = [name for name, _ in settings.encryption_key_list()] if has_signer else []
-        if readable := sum(custody.count_sealed_with(name) for name in own):
-            fix = "run `flask --app wsgi keys rotate` with the settings of the signer process; then delete old backups"
-            yield _warn(f"{readable} wallets' keys can be opened without the signer process", fix)
+
+
+def _check_signer(settings: Settings, signer: SignerProcess) -> Iterator[Finding]:
+    """Check that the signer process responds, that nobody can take its place, and that only it has its keys."""
+    path = Path(settings.signer_socket)
+    if signer.refusals() is None:
+        yield _fail("does not respond, so nothing is signed", "start it; signer_client_refused: see SIGNER_CLIENT_UIDS")
+    else:
+        owner, folder = path.stat().st_uid, path.parent.stat()
+        yield _ok("responds")
+        if owner == os.geteuid() or folder.st_uid not in (0, owner) or folder.st_mode & 0o027:
+            fix = "let its folder belong to a user of its own, with mode 0750 and the service's group"
+            message = "others than its user can read its key, reach its socket or put another in its place"
+            yield (_warn if settings.is_sandbox else _fail)(message, fix)
+    if given := [name.upper() for name in _OF_THE_SIGNER if str(getattr(settings, name))]:
+        yield _warn(f"this process has {', '.join(given)}", "leave them to the signer process")
+    if readable := sum(custody.count_sealed_with(name) for name, _ in settings.encryption_key_list()):
+        fix = "run `flask --app wsgi keys rotate` with the settings of the signer process; then delete old backups"
+        yield _warn(f"{readable} wallets' keys can be opened without the signer process", fix)
 
 
 def _check_integrity(session: Session) -> Iterator[Finding]:

@@ -29,9 +29,9 @@ from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound, Unauthorized
 from app.observability import counters
 from app.payments import claimed_payments, settlement_capacity, settlement_risks
-from app.ports.services import CounterStore, JobQueue
+from app.ports.services import CounterStore
 from app.shopping import service as purchases
-from app.state import app_state
+from app.state import Ports, app_state
 from app.version import VERSION
 from app.wallets.views import balances
 
@@ -64,7 +64,7 @@ class _ServiceCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         ports = app_state().ports
         yield from _counter_metrics(ports.counters)
-        yield from _gauge_metrics(ports.queue)
+        yield from _gauge_metrics(ports)
         build = (VERSION, platform.python_version())
         yield _gauge("build_info", "1, with the version of the service and of Python.", {build: 1}, "version", "python")
 
@@ -88,9 +88,13 @@ def _exposition_order(sample: Sample) -> tuple[list[str], str, Decimal]:
     return labels, sample.name, Decimal(sample.labels.get("le", "inf"))
 
 
-def _gauge_metrics(queue: JobQueue) -> Iterator[Metric]:
-    depths = {name.value: depth for name, depth in queue.depths().items()}
+def _gauge_metrics(ports: Ports) -> Iterator[Metric]:
+    depths = {name.value: depth for name, depth in ports.queue.depths().items()}
     yield _gauge("queue_jobs", "Jobs waiting.", depths, "queue")
+    refusals = ports.signer.refusals() if ports.signer else None
+    refused = {} if refusals is None else {(): refusals}
+    yield _gauge("signer_refusals", "Requests that signer processes have refused.", refused)
+    yield _gauge("signer_up", "Whether the signer process responds.", {(): len(refused)} if ports.signer else {})
     try:
         with read_only_unit() as session:
             gauges = list(_database_gauges(session))

@@ -24,8 +24,9 @@ from solders.pubkey import Pubkey
 
 from app.adapters.vault import _ENGLISH, LocalSigner, LocalVault, phrase, wallet_keys
 from app.config import Settings
+from app.core import hpke
 from app.ports.errors import Rejected
-from app.ports.vault import SecretLocation, Signer, Vault
+from app.ports.vault import NewWallet, SecretLocation, Signer, Vault
 
 _OLD = ("old", bytes(range(32)))
 _NEW = ("new-2", bytes(range(32, 64)))
@@ -301,10 +302,17 @@ def test_a_new_wallet_is_the_one_that_its_sealed_entropy_opens() -> None:
         assert vault.recovery_phrase(wallet.sealed, _PLACE) == phrase(entropy)
 
 
+def imported(vault: LocalVault, words: str) -> NewWallet:
+    """Import words that a browser has sealed."""
+    at = SecretLocation("key_transfers", "key_sealed", "import-1")
+    sealed, public = vault.import_key(at)
+    return vault.import_phrase(_PLACE, hpke.seal(words.encode(), hpke.point(public), "info"), "info", sealed, at)
+
+
 def test_an_imported_phrase_of_24_words_is_returned_as_it_was() -> None:
     vault = LocalVault([("k" * 32, bytes(32))])
     words = "abandon " * 23 + "art"
-    wallet = vault.import_phrase(_PLACE, words)
+    wallet = imported(vault, words)
     # As MetaMask and Phantom show it.
     assert wallet.evm_address == "0xF278cF59F82eDcf871d630F28EcC8056f25C1cdb"
     assert wallet.solana_address == "3Cy3YNTFywCmxoxt8n7UH6hg6dLo5uACowX3CFceaSnx"
@@ -315,7 +323,7 @@ def test_an_imported_phrase_of_24_words_is_returned_as_it_was() -> None:
 @pytest.mark.parametrize("words", ["", "abandon", "abandon " * 11 + "zoo", "abandon " * 14 + "address", "x" * 9999])
 def test_a_phrase_with_a_wrong_word_number_or_checksum_is_refused_without_its_words(words: str) -> None:
     with pytest.raises(ValueError, match=r"^not 12 or 24 words of BIP-39 with the right checksum$"):
-        _vault().import_phrase(_PLACE, words)
+        imported(_vault(), words)
 
 
 def test_a_wallet_sealed_for_one_row_cannot_sign_for_another() -> None:

@@ -317,9 +317,11 @@ def test_an_owner_takes_and_brings_in_keys_under_a_key_service_and_an_outage_los
     with app.app_context():
         ada = key_owner(app)
         ada.ask()
+        begun = ada.begin_import()
         house.fail()
         forget(vault)
-        assert ada.import_phrase(words).status_code == 503
+        assert ada.begin_import().status_code == 503
+        assert ada.finish_import(begun, words).status_code == 503
         assert len(ada.agent.get("/v1/wallets").get_json()["wallets"]) == 1
         with ada.later():
             assert ada.take().status_code == 503

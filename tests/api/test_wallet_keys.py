@@ -463,9 +463,9 @@ class DyingVault(LocalVault):
         self._die("recovery_phrase")
         return super().recovery_phrase(sealed, location)
 
-    def import_phrase(self, location: SecretLocation, words: str) -> NewWallet:
+    def import_phrase(self, to: SecretLocation, phrase: str, info: str, key: str, at: SecretLocation) -> NewWallet:
         self._die("import_phrase")
-        return super().import_phrase(location, words)
+        return super().import_phrase(to, phrase, info, key, at)
 
     def _die(self, at: str) -> None:
         if self.dies_at == at:

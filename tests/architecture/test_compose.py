@@ -7,6 +7,7 @@ import shlex
 from typing import Any
 
 import pytest
+import yaml
 
 from launcher.procfile import read_procfile
 from tests.support.deployed import ROOT, compose_services
@@ -70,7 +71,30 @@ def _variables(service: dict[str, Any]) -> str:
 
 def test_only_the_service_gets_its_secrets_and_only_the_backup_gets_those_of_the_storage() -> None:
     for name, service in SERVICES.items():
-        is_ours = service.get("image") == "purser"
+        is_ours = service.get("image") == "purser" and name != "signer"
         assert ("'.env'" in _variables(service)) is is_ours, name
         assert ("backup.env" in _variables(service)) is (name in {"backup", "restore"}), name
         assert ("BACKUP_IDENTITY" in _variables(service)) is (name == "restore"), name
+
+
+def test_the_signer_is_another_user_that_reaches_the_database_alone() -> None:
+    whole = yaml.safe_load((ROOT / "compose.yaml").read_text())
+    signer = SERVICES["signer"]
+    assert (signer["networks"], whole["networks"]) == (["database"], {"database": {"internal": True}})
+    assert [name for name, service in SERVICES.items() if "database" in service.get("networks", ())] == [
+        "signer", "postgres"
+    ]  # fmt: skip
+    assert signer["profiles"] == ["signer"]
+    assert [file["path"] for file in signer["env_file"]] == ["signer.env"]
+    assert "ports" not in signer
+    image = (ROOT / "Dockerfile").read_text()
+    user, group = signer["user"].split(":")
+    [clients] = re.findall(r"^USER (.+)$", image, re.MULTILINE)
+    assert (group, signer["environment"]["SIGNER_CLIENT_UIDS"]) == (clients, int(clients))
+    assert f"--uid {user} " in image
+    assert whole["volumes"]["signer-socket"]["driver_opts"]["o"] == f"uid={user},gid={group},mode=0750"
+    for name, service in SERVICES.items():
+        mounted = [each for each in service.get("volumes", ()) if each.startswith("signer-")]
+        is_client = service.get("image") == "purser" and name != "signer"
+        of_clients = ["signer-socket:/run/purser-signer:ro"] if is_client else []
+        assert mounted == (signer["volumes"] if name == "signer" else of_clients)

@@ -28,4 +28,5 @@ def test_the_image_runs_as_a_user_without_privileges_and_reports_its_health() ->
 @pytest.mark.parametrize("name", ["release", "web", "worker", "scheduler", "shopper"])
 def test_the_containers_can_write_only_their_state(name: str) -> None:
     service = compose_services()[name]
-    assert (service["tmpfs"], service["volumes"]) == (["/tmp"], ["var:/srv/purser/var"])  # noqa: S108 - in the container
+    volumes = ["var:/srv/purser/var", "signer-socket:/run/purser-signer:ro"]
+    assert (service["tmpfs"], service["volumes"]) == (["/tmp"], volumes)  # noqa: S108 - in the container

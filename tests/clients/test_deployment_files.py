@@ -46,7 +46,13 @@ SECRETS = {
 OTHERS = {name.upper() for name in _FIELDS} - SECRETS - {"NETWORK", "BASE_URL", "PORT", "UPSTREAMS"}
 
 
+SIGNER: dict[str, Any] = {**VALUES, "signer": {"enabled": True, "secretName": "purser-signer"}}
 INVALID: dict[str, dict[str, Any]] = {
+    "a signer without a secret": {**SIGNER, "signer": {"enabled": True}},
+    "keys of wallets outside of the signer": {
+        **SIGNER,
+        "settings": {**VALUES["settings"], "WALLET_ENCRYPTION_KEYS": "w1:file:///key"},
+    },
     "no secret": {**VALUES, "secretName": ""},
     "the sandbox": {**VALUES, "settings": {**VALUES["settings"], "NETWORK": "sandbox"}},
     "an unknown value": {**VALUES, "replicas": 3},
@@ -60,7 +66,7 @@ INVALID: dict[str, dict[str, Any]] = {
 @cache
 def chart() -> dict[str, Any]:
     every = {**VALUES, "settings": {**VALUES["settings"], **dict.fromkeys(OTHERS, "x")}}
-    found: dict[str, Any] = checked("chart", str(CHART), given=[VALUES, every, *INVALID.values()])
+    found: dict[str, Any] = checked("chart", str(CHART), given=[VALUES, every, SIGNER, *INVALID.values()])
     return found
 
 
@@ -138,11 +144,36 @@ def test_disruptions_and_connections_are_limited(objects: dict[tuple[str, str], 
 
 
 def test_invalid_values_and_secrets_among_the_settings_are_refused() -> None:
-    _, every, *others = chart()["rendered"]
+    _, every, _, *others = chart()["rendered"]
     assert isinstance(every, list), every
     accepted = [name for name, found in zip(INVALID, others, strict=True) if isinstance(found, list)]
     assert accepted == []
     assert {"DATABASE_URL", "ENCRYPTION_KEYS", "OPENAI_API_KEY"} <= INVALID.keys()
+
+
+def test_each_pod_that_signs_has_a_signer_with_a_secret_of_its_own() -> None:
+    rendered = chart()["rendered"][2]
+    assert isinstance(rendered, list), rendered
+    pods = {each["metadata"]["name"].removeprefix("shop-"): each for each in rendered if "template" in each["spec"]}
+    assert set(pods) == {*_PROCESSES, "release"}
+    for name, found in pods.items():
+        pod, container = found["spec"]["template"]["spec"], container_of(found)
+        mounts = {each["name"]: each for each in container["volumeMounts"]}
+        if name == "release":
+            assert "initContainers" not in pod
+            continue
+        [signer] = pod["initContainers"]
+        assert signer["restartPolicy"] == "Always"
+        assert signer["envFrom"] == [{"secretRef": {"name": "purser-signer"}}]
+        assert {each["name"] for each in signer["env"]} == {
+            "NETWORK", "LOG_LEVEL", "SIGNER_SOCKET", "SIGNER_CLIENT_UIDS"
+        }  # fmt: skip
+        assert container["envFrom"] == [{"secretRef": {"name": "purser"}}]
+        assert {"name": "SIGNER_SOCKET", "value": "/run/purser-signer/own/socket"} in container["env"]
+        assert signer["securityContext"] == {**container["securityContext"], "runAsUser": 10002}
+        assert mounts["signer-socket"]["readOnly"]
+        assert not {"signer-key", "signer-tmp"} & mounts.keys()
+        assert "purser-signer" not in str(container).replace("/run/purser-signer", "")
 
 
 def test_every_query_is_valid_promql() -> None:

@@ -48,9 +48,9 @@ def import_key(family: Family, key: bytes) -> NewWallet:
     return assert_network().import_wallet(key_location(new_id()), evm=evm, solana=solana)
 
 
-def import_phrase(words: str) -> NewWallet:
-    """Derive the keys of a phrase for a new wallet. Raises: ValueError, and what `new_key` does."""
-    return assert_network().import_phrase(key_location(new_id()), words)
+def import_phrase(phrase: str, info: str, key: str, import_id: str) -> NewWallet:
+    """Derive the keys of a phrase that was sealed for an import. Raises: ValueError, and what `new_key` does."""
+    return assert_network().import_phrase(key_location(new_id()), phrase, info, key, import_location(import_id))
 
 
 def signer_of(wallet_id: str, addresses: Mapping[str, str] | None = None) -> Signer:
@@ -150,6 +150,10 @@ def count_retired(session: Session, agent_id: str, *, within: timedelta) -> int:
 
 def key_location(wallet_id: str) -> SecretLocation:
     return SecretLocation("wallet_keys", "sealed", wallet_id)
+
+
+def import_location(import_id: str) -> SecretLocation:
+    return SecretLocation("key_transfers", "key_sealed", import_id)
 
 
 def _retired_key_location(wallet_id: str) -> SecretLocation:

@@ -31,6 +31,10 @@ spec:
     fsGroup: 10001
     # Chromium's own sandbox needs user namespaces.
     seccompProfile: {type: {{ eq .component "shopper" | ternary "Unconfined" "RuntimeDefault" }}}
+  {{- $signs := and .root.Values.signer.enabled (ne .component "release") }}
+  {{- if $signs }}
+  initContainers: {{- include "purser.signer" .root | nindent 4 }}
+  {{- end }}
   containers:
     - name: {{ .component }}
       {{- with .root.Values.image }}
@@ -44,6 +48,9 @@ spec:
         {{- range $name, $value := .root.Values.settings }}
         - {name: {{ $name }}, value: {{ $value | quote }}}
         {{- end }}
+        {{- if $signs }}
+        - {name: SIGNER_SOCKET, value: /run/purser-signer/own/socket}
+        {{- end }}
       securityContext:
         readOnlyRootFilesystem: true
         allowPrivilegeEscalation: false
@@ -51,6 +58,9 @@ spec:
       volumeMounts:
         - {name: var, mountPath: /srv/purser/var}
         - {name: tmp, mountPath: /tmp}
+        {{- if $signs }}
+        - {name: signer-socket, mountPath: /run/purser-signer, readOnly: true}
+        {{- end }}
       {{- with .resources }}
       resources: {{- toYaml . | nindent 8 }}
       {{- end }}
@@ -60,6 +70,57 @@ spec:
   volumes:
     - {name: var, emptyDir: {}}
     - {name: tmp, emptyDir: {}}
+    {{- if $signs }}
+    - {name: signer-socket, emptyDir: {medium: Memory}}
+    - {name: signer-tmp, emptyDir: {}}
+    - name: signer-key
+      secret:
+        secretName: {{ .root.Values.signer.secretName }}
+        items: [{key: wallet.key, path: wallet.key}]
+        optional: true
+        defaultMode: 288
+    {{- end }}
+{{- end }}
+
+{{/* Starts before the other container of its pod and ends after it, as another user, who alone gets its Secret. */}}
+{{- define "purser.signer" -}}
+- name: signer
+  {{- with .Values.image }}
+  image: {{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ $.Chart.AppVersion }}{{ end }}
+  {{- end }}
+  args: [python, -m, signer]
+  restartPolicy: Always
+  envFrom:
+    - secretRef: {name: {{ .Values.signer.secretName }}}
+  env:
+    {{- range $name := list "NETWORK" "LOG_LEVEL" "WALLET_EXPORT_WAIT_SECONDS" }}
+    {{- with index $.Values.settings $name }}
+    - {name: {{ $name }}, value: {{ . | quote }}}
+    {{- end }}
+    {{- end }}
+    - {name: SIGNER_SOCKET, value: /run/purser-signer/own/socket}
+    - {name: SIGNER_CLIENT_UIDS, value: "10001"}
+  securityContext:
+    runAsUser: 10002
+    readOnlyRootFilesystem: true
+    allowPrivilegeEscalation: false
+    capabilities: {drop: [ALL]}
+  startupProbe:
+    exec:
+      command:
+        - python
+        - -c
+        - "from signer.client import SignerClient as C; C('/run/purser-signer/own/socket').ask('ping')"
+    periodSeconds: 2
+    timeoutSeconds: 12
+    failureThreshold: 60
+  volumeMounts:
+    - {name: signer-socket, mountPath: /run/purser-signer}
+    - {name: signer-tmp, mountPath: /tmp}
+    - {name: signer-key, mountPath: /etc/purser-signer, readOnly: true}
+  {{- with .Values.signer.resources }}
+  resources: {{- toYaml . | nindent 4 }}
+  {{- end }}
 {{- end }}
 
 {{- define "purser.web" -}}
