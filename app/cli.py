@@ -28,7 +28,8 @@ def register(app: Flask) -> None:
     """Add the commands, which the root's `commands.py` lists, to an application."""
     groups = (
         keys, documents, purchases, gateway.group, payments.group, platform.master_keys, platform.owner_keys,
-        platform.retired_keys, platform.audit, *(kind.commands for kind in KINDS.values() if kind.commands),
+        platform.retired_keys, platform.audit, platform.data,
+        *(kind.commands for kind in KINDS.values() if kind.commands),
     )  # fmt: skip
     for command in (*groups, doctor, platform.restored, MigrationCommands(app)):
         app.cli.add_command(command)
