@@ -62,13 +62,12 @@ def erase(actor: Actor, subject_id: str) -> dict[str, int]:
 
 
 def _lock(session: Session, subject_id: str) -> str:
-    """Lock an agent, also a deleted one, or a gateway-only key; return its id. Raises: NotFound."""
-    unknown = NotFound("There is no such agent or gateway-only key.")
-    canonical = identifiers.require_id(subject_id, unknown)
-    for model, is_meant in ((Agent, true()), (ApiKey, ApiKey.account_id == canonical)):
-        if lock_order.lock_rows(session, model.id, model.id == canonical, is_meant):
-            return canonical
-    raise unknown
+    """Lock an agent, also a deleted one, or find a gateway-only key; return its id. Raises: NotFound."""
+    canonical = identifiers.require_id(subject_id, unknown := NotFound("There is no such agent or gateway-only key."))
+    of_key = select(ApiKey.id).where(ApiKey.id == canonical, ApiKey.account_id == canonical)
+    if not lock_order.lock_rows(session, Agent.id, Agent.id == canonical) and session.scalar(of_key) is None:
+        raise unknown
+    return canonical
 
 
 def _erase_rows(session: Session, name: str, subject_id: str) -> int:

@@ -1011,6 +1011,14 @@ EndpointParameter = TypedDict(
 """A parameter of an endpoint."""
 
 
+class ErasedData(TypedDict):
+    """How many rows of each table were erased."""
+
+    id: str
+    """The unique identifier (UUID)."""
+    rows: dict[str, int]
+
+
 class ErrorBody(TypedDict):
     """The one body of every status ≥ 400."""
 
@@ -3859,6 +3867,8 @@ AuditAction: TypeAlias = Literal[
     "agent.unfrozen",
     "agent.shown",
     "agents.shown",
+    "agent.personal_data_shown",
+    "agent.personal_data_erased",
     "agent.key_rotated",
     "agent.key_added",
     "agent.key_changed",
