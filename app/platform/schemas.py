@@ -156,7 +156,9 @@ class ErasedData(Schema):
     """How many rows of each table were erased."""
 
     id = fields.UUID(required=True)
-    rows = fields.Dict(keys=fields.String(), values=fields.Integer(), required=True)
+    rows = fields.Dict(
+        keys=fields.String(), values=fields.Integer(), required=True, metadata={"description": "Rows by table."}
+    )
 
 
 class RotationBody(Schema):

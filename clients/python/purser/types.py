@@ -1017,6 +1017,7 @@ class ErasedData(TypedDict):
     id: str
     """The unique identifier (UUID)."""
     rows: dict[str, int]
+    """Rows by table."""
 
 
 class ErrorBody(TypedDict):
