@@ -6619,6 +6619,7 @@ export interface components {
              * @description The unique identifier (UUID).
              */
             id: string;
+            /** @description Rows by table. */
             rows: {
                 [key: string]: number;
             };
