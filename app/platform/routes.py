@@ -4,7 +4,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
-from flask import Response
+from flask import Response, stream_with_context
 
 from app.approvals import schemas as approval_schemas
 from app.approvals import service as approvals
@@ -27,7 +27,7 @@ from app.idempotency.service import Claim
 from app.identity import guards
 from app.identity.master_keys import MasterKeyView
 from app.identity.service import AgentSnapshot
-from app.platform import keys, schemas
+from app.platform import keys, personal_data, schemas
 from app.platform.agents import fleet, service
 from app.platform.agents.fleet import FleetControlsResult
 from app.platform.agents.service import AgentKeyRotation, AgentView
@@ -176,6 +176,22 @@ def change_agent(body: dict[str, Any], agent_id: str) -> dict[str, Any]:
 def delete_agent(agent_id: str) -> dict[str, Any]:
     """Delete an agent with its keys and wallets, permanently. First transfer their balances out."""
     return {"id": service.delete(_actor(), agent_id), "deleted": True}
+
+
+@blp.get("/agents/<string:agent_id>/personal-data")
+@blp.response(200, schemas.PERSONAL_DATA, example={"tables": {"agents": [{"name": "Ada"}]}})
+def export_personal_data(agent_id: str) -> Response:
+    """Export all that is stored of an agent and its owner, without secrets. The access is recorded in the audit log."""
+    parts = personal_data.export(_actor(), agent_id)
+    return Response(stream_with_context(parts), mimetype="application/json")
+
+
+@blp.delete("/agents/<string:agent_id>/personal-data")
+@blp.response(200, schemas.ErasedData)
+@blp.raises(TransactionInProgress)
+def erase_personal_data(agent_id: str) -> dict[str, Any]:
+    """Erase the personal data of an agent's owner. The agent stays, with its wallets, limits and credits."""
+    return {"id": agent_id, "rows": personal_data.erase(_actor(), agent_id)}
 
 
 @blp.post("/agents/<string:agent_id>/rotate-key")

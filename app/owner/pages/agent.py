@@ -3,10 +3,11 @@
 import functools
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from flask import Response, request, url_for
+from flask import Response, request, stream_with_context, url_for
 
 from app.agents import claims
 from app.agents import keys as agent_keys
@@ -20,6 +21,7 @@ from app.identity.owner_keys import OwnerKeyView
 from app.owner.pages import overview
 from app.owner.passkeys import service as passkeys
 from app.owner.session import auth, sessions
+from app.platform import personal_data
 from app.platform.agents import fleet
 from app.platform.agents import service as platform
 from app.spending.controls import ControlsChange
@@ -108,6 +110,29 @@ def unlock(key: OwnerKeyView) -> Response:
     """Permit the agent to change its limits itself, with the owner key."""
     fleet.set_agent_controls(sessions.acting_owner(key), key.agent_id, ControlsChange(locked=False))
     return _redirect_done(key, "unlocked")
+
+
+@auth.session_pages.get(f"{_AGENT}/personal-data")
+def show_personal_data(key: OwnerKeyView) -> Response:
+    """Show what is stored and why, and the forms that export or erase it."""
+    tables, prompt = personal_data.TABLES, passkeys.prompt_for(key)
+    return auth.render_page("personal_data.html", agent=auth.agent_of(key), tables=tables, prompt=prompt)
+
+
+@auth.session_pages.post(f"{_AGENT}/personal-data/export")
+@_requires_owner_key("export_data")
+def export_personal_data(key: OwnerKeyView) -> Response:
+    parts = stream_with_context(personal_data.export(sessions.acting_owner(key), key.agent_id))
+    named = {"Content-Disposition": "attachment; filename=personal-data.json"}
+    return Response(parts, headers=named, mimetype="application/json")
+
+
+@auth.session_pages.post(f"{_AGENT}/personal-data/erase")
+@_requires_owner_key("erase_data")
+def erase_personal_data(key: OwnerKeyView) -> Response:
+    """Erase personal data, and with it all sessions of the agent; the entry of that has no address."""
+    personal_data.erase(replace(sessions.acting_owner(key), client_address=None), key.agent_id)
+    return auth.render_page("personal_data.html", agent=auth.agent_of(key), erased=True)
 
 
 @auth.session_pages.get(f"{_AGENT}/keys")

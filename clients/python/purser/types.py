@@ -1069,6 +1069,15 @@ EndpointParameter = TypedDict(
 """A parameter of an endpoint."""
 
 
+class ErasedData(TypedDict):
+    """How many rows of each table were erased."""
+
+    id: str
+    """The unique identifier (UUID)."""
+    rows: dict[str, int]
+    """Rows by table."""
+
+
 class ErrorBody(TypedDict):
     """The one body of every status ≥ 400."""
 
@@ -3946,6 +3955,8 @@ AuditAction: TypeAlias = Literal[
     "agent.unfrozen",
     "agent.shown",
     "agents.shown",
+    "agent.personal_data_shown",
+    "agent.personal_data_erased",
     "agent.key_rotated",
     "agent.key_added",
     "agent.key_changed",

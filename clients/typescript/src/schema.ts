@@ -1346,6 +1346,33 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/platform/agents/{agent_id}/personal-data": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the agent (UUID). */
+                agent_id: string;
+            };
+            cookie?: never;
+        };
+        /**
+         * Export all that is stored of an agent and its owner, without secrets. The access is recorded in the audit log.
+         * @description Every row that belongs to the agent, by table, with the ids of screenshots; no keys and no data of others. `agent_id` may also be that of a deleted agent or of a gateway-only key.
+         */
+        get: operations["export_personal_data"];
+        put?: never;
+        post?: never;
+        /**
+         * Erase the personal data of an agent's owner. The agent stays, with its wallets, limits and credits.
+         * @description E-mail addresses, names, notices, passkeys, address book, words of approvals, and what was bought where. Movements, credits and the audit log stay, without names. It cannot be undone, and may be repeated. Refused while a payment, a purchase or an approval is unfinished: `details.unfinished` has their ids. `agent_id` may also be that of a deleted agent or of a gateway-only key.
+         */
+        delete: operations["erase_personal_data"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/platform/agents/{agent_id}/rotate-key": {
         parameters: {
             query?: never;
@@ -6621,6 +6648,18 @@ export interface components {
             id: string;
             /** @description Always `true`: the object does not exist any more. */
             deleted: boolean;
+        };
+        /** @description How many rows of each table were erased. */
+        ErasedData: {
+            /**
+             * Format: uuid
+             * @description The unique identifier (UUID).
+             */
+            id: string;
+            /** @description Rows by table. */
+            rows: {
+                [key: string]: number;
+            };
         };
         /** @description The grace period of older keys. */
         RotationBody: {
@@ -12555,6 +12594,73 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["Payout"];
+                };
+            };
+        };
+    };
+    export_personal_data: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the agent (UUID). */
+                agent_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "tables": {
+                     *         "agents": [
+                     *           {
+                     *             "name": "Ada"
+                     *           }
+                     *         ]
+                     *       }
+                     *     }
+                     */
+                    "application/json": Record<string, never>;
+                };
+            };
+        };
+    };
+    erase_personal_data: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the agent (UUID). */
+                agent_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "id": "44f79240-6d7c-4925-a323-21a6e776f81b",
+                     *       "rows": {
+                     *         "agents": 1,
+                     *         "audit_entries": 4,
+                     *         "event_targets": 2
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["ErasedData"];
                 };
             };
         };
