@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 import structlog
-from sqlalchemy import JSON, BigInteger, Index, Row, String, and_, insert, or_, select, update
+from sqlalchemy import JSON, BigInteger, ColumnElement, Index, Row, String, and_, insert, or_, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.audit_log import witness
@@ -228,20 +228,21 @@ def record(session: Session, actor: Actor, *acts: AuditEvent) -> None:
         after_commit(lambda: witness.append(AuditHeadView(last, previous), was_restored=was_restored))
 
 
-def erase(session: Session, subject_ids: Sequence[str], naming: Sequence[str]) -> int:
-    """Remove the details of some actions, and network addresses but operators', from entries about subjects.
+def erase(session: Session, are_meant: ColumnElement[bool], naming: Sequence[str]) -> int:
+    """Remove the details of acts that may name somebody, and network addresses but operators'; return how many.
 
-    An entry keeps its hash, so that the chain goes on, and gets a proof of what is left of it. Returns how many.
+    An entry keeps its hash, so that the chain goes on, and gets a proof of what is left of it.
     """
-    by_others = AuditEntry.actor_kind.not_in(_WITNESSED), AuditEntry.client_address.is_not(None)
-    is_personal = AuditEntry.subject_id.in_(subject_ids), or_(AuditEntry.action.in_(naming), and_(*by_others))
-    rows = [row for row in session.execute(_entries().where(*is_personal)).all() if ERASED not in (row.after or {})]
+    is_named, is_operators = AuditEntry.action.in_(naming), AuditEntry.actor_kind.in_(_WITNESSED)
+    has_address = and_(~is_operators, AuditEntry.client_address.is_not(None))
+    found = session.execute(_entries().where(are_meant, or_(is_named, has_address))).mappings()
+    rows = [each for each in found if ERASED not in (each["after"] or {})]
     key = unseal_chain_key(session.scalars(select(AuditHead.sealed).filter_by(name=TRAIL_NAME)).one()) if rows else b""
     for row in rows:
-        left = {"before": None, "after": {}} if row.action in naming else {"after": row.after or {}}
-        left |= {} if row.actor_kind in _WITNESSED else {"client_address": None}
-        left["after"] = {**left["after"], ERASED: proof_of_rest(key, {**row._asdict(), **left})}
-        session.execute(update(AuditEntry).where(AuditEntry.number == row.number).values(left))
+        left = {"before": None, "after": {}} if row["action"] in naming else {"after": row["after"] or {}}
+        left |= {} if row["actor_kind"] in _WITNESSED else {"client_address": None}
+        left["after"] = {**left["after"], ERASED: _proof_of_rest(key, {**row, **left})}
+        session.execute(update(AuditEntry).where(AuditEntry.number == row["number"]).values(left))
     return len(rows)
 
 
@@ -344,8 +345,15 @@ def entry_hash(key: bytes, previous: str, entry: Mapping[str, Any]) -> str:
     return _hmac_hex(key, f"entry:{previous}:{text}")
 
 
-def proof_of_rest(key: bytes, entry: Mapping[str, Any]) -> str:
-    """Return the proof of an entry whose names were erased: an HMAC over what is left, and over its hash."""
+def is_authentic(key: bytes, previous: str, entry: Mapping[str, Any]) -> bool:
+    """Return whether an entry is as it was recorded, or as an erasure left it."""
+    proof = (entry["after"] or {}).get(ERASED)
+    is_recorded = entry["hash"] == entry_hash(key, previous, hashed_values(entry))
+    return is_recorded or (proof is not None and proof == _proof_of_rest(key, entry))
+
+
+def _proof_of_rest(key: bytes, entry: Mapping[str, Any]) -> str:
+    """Return an HMAC over what an erasure left of an entry, and over its hash."""
     after = {name: value for name, value in entry["after"].items() if name != ERASED}
     return entry_hash(key, f"erased:{entry['hash']}", hashed_values({**entry, "after": after}))
 

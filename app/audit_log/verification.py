@@ -90,11 +90,7 @@ def _walk(session: Session, key: bytes, head: AuditHeadView, first: int) -> Iter
             # What follows a gap can only be verified against itself.
             if entry.number > first:
                 previous = ""
-        expected, values = trail.entry_hash(key, previous, trail.hashed_values(entry._asdict())), entry._asdict()
-        is_erased = trail.ERASED in (entry.after or ()) and entry.after[trail.ERASED] == trail.proof_of_rest(
-            key, values
-        )
-        if previous and entry.hash != expected and not is_erased:
+        if previous and not trail.is_authentic(key, previous, entry._asdict()):
             yield f"entry {entry.number} was changed"
         number, previous = entry.number, entry.hash
     if number < head.number:

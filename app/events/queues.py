@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
 
-from sqlalchemy import ColumnElement, and_, case, delete, exists, or_, select, update
+from sqlalchemy import ColumnElement, and_, case, exists, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock
@@ -99,13 +99,6 @@ def assign() -> None:
     with unit_of_work() as session:
         for target in session.scalars(select(EventTarget).where(EventTarget.queue.is_(None)).limit(500)).all():
             join(session, target)
-
-
-def prune(now: datetime) -> None:
-    """Delete queues without targets and without use that still counts."""
-    is_idle = EventQueue.used_until < now - _HOUR, ~exists().where(EventTarget.queue == EventQueue.name)
-    with unit_of_work() as session:
-        session.execute(delete(table_of(EventQueue)).where(*is_idle))
 
 
 def _queue_of(target: EventTarget) -> tuple[str, QueueRank]:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from sqlalchemy import JSON, String, delete, select, update
+from sqlalchemy import JSON, String, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app import base_urls
@@ -146,11 +146,6 @@ def keep(session: Session, client_id: str, until: datetime) -> None:
     """Keep the registration of an application that an owner has connected."""
     is_shorter = OAuthClient.id == client_id, OAuthClient.expires_at < until + _USED_LIFETIME
     session.execute(update(OAuthClient).where(*is_shorter).values(expires_at=until + _USED_LIFETIME))
-
-
-def prune(session: Session, now: datetime) -> None:
-    """Delete registrations that nobody has used."""
-    session.execute(delete(OAuthClient).where(OAuthClient.expires_at < now))
 
 
 def is_loopback(parts: SplitResult) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from sqlalchemy.orm import Session
 
@@ -17,7 +17,7 @@ from app.events.outbox import EventType
 from app.identity import grants
 from app.identity import service as identity
 from app.identity.principal import Grant, KeyKind, Principal, Scope
-from app.oauth import clients, tokens
+from app.oauth import clients
 from app.oauth.clients import Client
 from app.spending import sessions
 from app.spending.models import SpendingSession
@@ -106,16 +106,6 @@ def list_of(agent_id: str) -> Sequence[tuple[Grant, SpendingSession | None]]:
             (grant, None if grant.session_id is None else session.get(SpendingSession, grant.session_id))
             for grant in grants.list_live(session, agent_id)
         ]
-
-
-def prune(before: datetime) -> None:
-    """Delete expired registrations and tokens, and connections that ended before an instant."""
-    now = clock.now()
-    with unit_of_work() as session:
-        tokens.prune(session, now)
-        clients.prune(session, now)
-    with unit_of_work() as session:
-        grants.prune(session, before)
 
 
 def _record(session: Session, event_type: EventType, grant: Grant, **more: str) -> None:

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ForeignKey, String, Text, delete, select, update
+from sqlalchemy import ForeignKey, String, Text, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.authenticated import Authenticated, change, seal_of
@@ -129,11 +129,6 @@ def new_user_code() -> str:
 
 def user_code_digest(text: str) -> str:
     return identifiers.digest("".join(each for each in text.upper() if each in _USER_CODE_LETTERS))
-
-
-def prune(session: Session, now: datetime) -> None:
-    """Delete tokens a day after they expired: until then, a repeated use ends the grant."""
-    session.execute(delete(OAuthToken).where(OAuthToken.expires_at < now - timedelta(days=1)))
 
 
 def _unanswered() -> list[Any]:

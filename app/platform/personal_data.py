@@ -1,15 +1,17 @@
-"""Personal data of an agent's owner, or of the holder of a gateway-only key: export and erasure.
+"""Personal data of an agent's owner, or of the holder of a gateway-only key: export, erasure and retention.
 
-`personal_data.toml` says of every table what is personal in it, why it is kept, and what an erasure does with it.
+`personal_data.toml` says of every table what is personal in it, why and how long it is kept, and what an erasure does.
 """
 
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, not_, select, true, tuple_
+from flask import Response, stream_with_context
+from sqlalchemy import ColumnElement, Date, and_, not_, or_, select, text, true
 from sqlalchemy.orm import Session
 
 from app.agents import claims
@@ -19,16 +21,24 @@ from app.audit_log.trail import AuditAction, AuditEvent
 from app.authenticated import Authenticated, change
 from app.core import clock, identifiers
 from app.db import lock_order
-from app.db.tables import delete_rows, in_list, table_of, update_rows
-from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.db.tables import delete_rows, in_list, rows_after, table_of, update_rows
+from app.db.unit_of_work import read_only_unit, run_in_batches, unit_of_work
 from app.errors import NotFound, TransactionInProgress
 from app.extensions import Base
 from app.identity import grants
 from app.identity.models import Agent, ApiKey
+from app.state import app_state
 
 TABLES: Mapping[str, Mapping[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
-_OF_OWNERS = {name: entry for name, entry in TABLES.items() if "of" in entry}
+ENDING = [name for name, entry in TABLES.items() if "ends" in entry]
+_OF_OWNERS = [name for name, entry in TABLES.items() if "of" in entry]
+WITH_AGENT = [name for name, entry in TABLES.items() if "with_agent" in entry]
 _PAGE = 500
+
+
+def download(actor: Actor, subject_id: str) -> Response:
+    parts, named = stream_with_context(export(actor, subject_id)), "attachment; filename=personal-data.json"
+    return Response(parts, headers={"Content-Disposition": named}, mimetype="application/json")
 
 
 def export(actor: Actor, subject_id: str) -> Iterator[str]:
@@ -46,19 +56,42 @@ def erase(actor: Actor, subject_id: str) -> dict[str, int]:
     """
     with unit_of_work() as session:
         subject_id = _lock(session, subject_id)
-        done = {name: _erase_rows(session, name, subject_id) for name in _OF_OWNERS}
+        # What ended during the changes would neither be found afterwards nor be erased; what began would not be found.
+        _assert_finished(session, subject_id)
+        # First, as some of its rows are found through rows that are deleted.
+        audited = trail.erase(session, _rows("audit_entries", subject_id), TABLES["audit_entries"]["actions"])
+        done = erase_rows(session, subject_id, _OF_OWNERS) | {"audit_entries": audited}
         claims.revoke(session, subject_id)
         for grant in grants.list_live(session, subject_id):
             grants.end(session, grant.id)
-        # After the changes, so that what began in the meantime is seen.
-        if unfinished := {name: ids for name in _OF_OWNERS if (ids := _unfinished(session, name, subject_id))}:
-            message = f"Nothing was erased, because this is unfinished: {', '.join(unfinished)}. Repeat it afterwards."
-            raise TransactionInProgress(message, details={"unfinished": unfinished})
-        subjects = [subject_id, *_ids(session, "approvals", subject_id)]
-        done["audit_entries"] = trail.erase(session, subjects, TABLES["audit_entries"]["actions"])
+        _assert_finished(session, subject_id)
         counts = {name: number for name, number in sorted(done.items()) if number}
         trail.record(session, actor, AuditEvent(AuditAction.PERSONAL_DATA_ERASED, subject_id, after=counts))
     return counts
+
+
+def erase_rows(session: Session, subject_id: str, names: Sequence[str]) -> dict[str, int]:
+    """Erase what the rows of some tables hold of a locked agent; return how many rows by table."""
+    return {name: _erase_rows(session, name, subject_id) for name in names}
+
+
+def prune(name: str, now: datetime) -> int:
+    """Delete the rows of a table whose time is over, or clear their columns, in short units; return how many."""
+    model, entry = _model(name), TABLES[name]
+    ((column, days),), (key,) = entry["ends"].items(), table_of(model).primary_key
+    before = now - timedelta(days=app_state().settings.retention_days if days == "RETENTION_DAYS" else days)
+    instant = getattr(model, column)
+    is_over = instant < (before.date() if isinstance(instant.type, Date) else before), text(entry.get("where", "true"))
+    old = select(key).where(*is_over).order_by(instant).with_for_update(skip_locked=True)
+
+    def step(limit: int) -> int:
+        with unit_of_work() as session:
+            are_meant = in_list(session, key, session.scalars(old.limit(limit)).all())
+            if "cleared" not in entry:
+                return delete_rows(session, model, are_meant)
+            return _update(session, model, are_meant, dict.fromkeys(entry["cleared"].split()))
+
+    return run_in_batches(step, batch_size=1000, max_batches=10)
 
 
 def _lock(session: Session, subject_id: str) -> str:
@@ -70,33 +103,44 @@ def _lock(session: Session, subject_id: str) -> str:
     return canonical
 
 
+def _assert_finished(session: Session, subject_id: str) -> None:
+    open_ids = {
+        name: session.scalars(select(_model(name).id).where(
+            _rows(name, subject_id), _have(name, "only"), not_(_have(name, "finished"))
+        ).limit(20)).all()
+        for name in _OF_OWNERS if "finished" in TABLES[name]
+    }  # fmt: skip
+    if unfinished := {name: ids for name, ids in open_ids.items() if ids}:
+        message = f"Nothing was erased, because this is unfinished: {', '.join(unfinished)}. Repeat it afterwards."
+        raise TransactionInProgress(message, details={"unfinished": unfinished})
+
+
 def _erase_rows(session: Session, name: str, subject_id: str) -> int:
     model, entry = _model(name), TABLES[name]
-    are_meant = _rows(session, name, subject_id) & _have(name, "only") & _have(name, "finished")
+    are_meant = _rows(name, subject_id) & _have(name, "only") & _have(name, "finished")
     if "deleted" in entry:
         return delete_rows(session, model, are_meant)
     columns, values = table_of(model).columns, dict(entry.get("erased", {}))
     values |= {each: None for each, value in values.items() if value == "" and columns[each].nullable}
-    update = change if issubclass(model, Authenticated) else update_rows
-    return update(session, model, are_meant, **values) if values else 0
+    # Those that are locked now: others that meet the conditions meanwhile would be changed without a new MAC.
+    ids = lock_order.lock_rows(session, model.id, are_meant) if values else []
+    pages = (in_list(session, model.id, ids[start : start + _PAGE]) for start in range(0, len(ids), _PAGE))
+    return sum(_update(session, model, page, values) for page in pages)
 
 
-def _unfinished(session: Session, name: str, subject_id: str) -> Sequence[str]:
-    if "finished" not in TABLES[name]:
-        return []
-    is_open = _rows(session, name, subject_id), _have(name, "only"), not_(_have(name, "finished"))
-    return session.scalars(select(_model(name).id).where(*is_open).limit(20)).all()
+def _update(session: Session, model: Any, are_meant: ColumnElement[bool], values: Mapping[str, Any]) -> int:
+    return (change if issubclass(model, Authenticated) else update_rows)(session, model, are_meant, **values)
 
 
-def _rows(session: Session, name: str, subject_id: str) -> ColumnElement[bool]:
+def _rows(name: str, subject_id: str) -> ColumnElement[bool]:
     """Return the condition of a table's rows that belong to an agent or account."""
-    ((column, parent),) = TABLES[name]["of"].items()
-    ids = _ids(session, parent, subject_id) if parent else [subject_id]
-    return in_list(session, getattr(_model(name), column), ids)
-
-
-def _ids(session: Session, name: str, subject_id: str) -> Sequence[str]:
-    return session.scalars(select(_model(name).id).where(_rows(session, name, subject_id))).all()
+    model, of = _model(name), TABLES[name]["of"]
+    parents = ((getattr(model, column), parent) for column, each in of.items() for parent in each.split())
+    return or_(*(
+        column == subject_id if parent == "self"
+        else column.in_(select(_model(parent).id).where(_rows(parent, subject_id)))
+        for column, parent in parents
+    ))  # fmt: skip
 
 
 def _have(name: str, rule: str) -> ColumnElement[bool]:
@@ -114,20 +158,24 @@ def _parts(subject_id: str) -> Iterator[str]:
     for place, name in enumerate(_OF_OWNERS):
         yield f'{", " if place else ""}"{name}": ['
         for number, row in enumerate(_exported(name, subject_id)):
-            yield (", " if number else "") + json.dumps(row, default=str)
+            yield (", " if number else "") + json.dumps(row)
         yield "]"
     yield "}}"
 
 
 def _exported(name: str, subject_id: str) -> Iterator[dict[str, Any]]:
     table, withheld = table_of(_model(name)), TABLES[name].get("withheld", "").split()
-    shown = select(*(each for each in table.columns if each.name not in withheld)).order_by(*table.primary_key)
-    keys, after = tuple_(*table.primary_key), and_(true())
-    while True:
+    columns = [each for each in table.columns if each.name not in withheld]
+    rows: Sequence[Any] = [None]
+    while rows:
         with read_only_unit() as session:
-            rows = session.execute(shown.where(_rows(session, name, subject_id), after).limit(_PAGE)).all()
-        yield from (row._asdict() for row in rows)
-        if len(rows) < _PAGE:
-            return
-        last = [getattr(rows[-1], key.name) for key in table.primary_key]
-        after = and_(keys > tuple_(*last, types=[key.type for key in table.primary_key]))
+            are_meant = _rows(name, subject_id) & _have(name, "shown")
+            rows = rows_after(session, table, columns, rows[-1], are_meant, limit=_PAGE)
+        yield from ({name: _shown(value) for name, value in row._asdict().items()} for row in rows)
+
+
+def _shown(value: Any) -> Any:
+    """Return a value for JSON: amounts as texts, since many readers round large numbers."""
+    if isinstance(value, datetime):
+        return clock.isoformat(value)
+    return value if isinstance(value, bool | str | list | dict | None) else str(value)

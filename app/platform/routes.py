@@ -4,7 +4,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
-from flask import Response, stream_with_context
+from flask import Response
 
 from app.approvals import schemas as approval_schemas
 from app.approvals import service as approvals
@@ -182,12 +182,11 @@ def delete_agent(agent_id: str) -> dict[str, Any]:
 @blp.response(200, schemas.PERSONAL_DATA, example={"tables": {"agents": [{"name": "Ada"}]}})
 def export_personal_data(agent_id: str) -> Response:
     """Export all that is stored of an agent and its owner, without secrets. The access is recorded in the audit log."""
-    parts = personal_data.export(_actor(), agent_id)
-    return Response(stream_with_context(parts), mimetype="application/json")
+    return personal_data.download(_actor(), agent_id)
 
 
 @blp.delete("/agents/<string:agent_id>/personal-data")
-@blp.response(200, schemas.ErasedData)
+@blp.response(200, schemas.ERASED_DATA, example={"rows": {"agents": 1, "event_targets": 2}})
 @blp.raises(TransactionInProgress)
 def erase_personal_data(agent_id: str) -> dict[str, Any]:
     """Erase the personal data of an agent's owner. The agent stays, with its wallets, limits and credits."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from flask import Response, request, stream_with_context, url_for
+from flask import Response, request, url_for
 
 from app.agents import claims
 from app.agents import keys as agent_keys
@@ -15,9 +15,12 @@ from app.agents.claims import CodeKind
 from app.core.pagination import PageRequest
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound
+from app.events import targets
+from app.events.targets import Audience, Subscriber, TargetKind
 from app.idempotency.service import Claim
 from app.identity.key_limits import MAX_KEYS
 from app.identity.owner_keys import OwnerKeyView
+from app.owner import notices
 from app.owner.pages import overview
 from app.owner.passkeys import service as passkeys
 from app.owner.session import auth, sessions
@@ -122,16 +125,18 @@ def show_personal_data(key: OwnerKeyView) -> Response:
 @auth.session_pages.post(f"{_AGENT}/personal-data/export")
 @_requires_owner_key("export_data")
 def export_personal_data(key: OwnerKeyView) -> Response:
-    parts = stream_with_context(personal_data.export(sessions.acting_owner(key), key.agent_id))
-    named = {"Content-Disposition": "attachment; filename=personal-data.json"}
-    return Response(parts, headers=named, mimetype="application/json")
+    return personal_data.download(sessions.acting_owner(key), key.agent_id)
 
 
 @auth.session_pages.post(f"{_AGENT}/personal-data/erase")
 @_requires_owner_key("erase_data")
 def erase_personal_data(key: OwnerKeyView) -> Response:
     """Erase personal data, and with it all sessions of the agent; the entry of that has no address."""
+    told = targets.list_of(Subscriber(Audience.OWNER, key.agent_id), PageRequest(targets.MAX_TARGETS, 0)).items
     personal_data.erase(replace(sessions.acting_owner(key), client_address=None), key.agent_id)
+    for each in told:
+        if each.kind == TargetKind.EMAIL:
+            notices.send_farewell(key.agent_id, each.url.removeprefix("mailto:"))
     return auth.render_page("personal_data.html", agent=auth.agent_of(key), erased=True)
 
 
