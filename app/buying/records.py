@@ -4,7 +4,7 @@ The only writer of `service_purchases` and `pinned_payees`.
 """
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from http import HTTPStatus
 
 from sqlalchemy import ColumnElement, Index, String, Text, delete, select
@@ -70,10 +70,7 @@ class PinnedPayee(Model):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-ANSWERS_KEPT = timedelta(hours=24)
 _ANSWERS = SealedColumn("service_purchases", "answer_sealed")
-_BATCH = 100
-_MAX_BATCHES = 10
 
 
 def add(

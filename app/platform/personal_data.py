@@ -78,9 +78,9 @@ def erase_rows(session: Session, subject_id: str, names: Sequence[str]) -> dict[
 def prune(name: str, now: datetime) -> int:
     """Delete the rows of a table whose time is over, or clear their columns, in short units; return how many."""
     model, entry = _model(name), TABLES[name]
-    ((column, days),), (key,) = entry["ends"].items(), table_of(model).primary_key
+    ((column, days),), (key,) = entry["ends"].items(), (table := table_of(model)).primary_key
     before = now - timedelta(days=app_state().settings.retention_days if days == "RETENTION_DAYS" else days)
-    instant = getattr(model, column)
+    instant = table.columns[column]
     is_over = instant < (before.date() if isinstance(instant.type, Date) else before), text(entry.get("where", "true"))
     old = select(key).where(*is_over).order_by(instant).with_for_update(skip_locked=True)
 
@@ -134,8 +134,8 @@ def _update(session: Session, model: Any, are_meant: ColumnElement[bool], values
 
 def _rows(name: str, subject_id: str) -> ColumnElement[bool]:
     """Return the condition of a table's rows that belong to an agent or account."""
-    model, of = _model(name), TABLES[name]["of"]
-    parents = ((getattr(model, column), parent) for column, each in of.items() for parent in each.split())
+    columns, of = table_of(_model(name)).columns, TABLES[name]["of"]
+    parents = ((columns[column], parent) for column, each in of.items() for parent in each.split())
     return or_(*(
         column == subject_id if parent == "self"
         else column.in_(select(_model(parent).id).where(_rows(parent, subject_id)))
@@ -145,8 +145,8 @@ def _rows(name: str, subject_id: str) -> ColumnElement[bool]:
 
 def _have(name: str, rule: str) -> ColumnElement[bool]:
     """Return the condition of the rows that have the values in a rule of their table."""
-    values: Mapping[str, list[str]] = TABLES[name].get(rule, {})
-    return and_(true(), *(getattr(_model(name), column).in_(each) for column, each in values.items()))
+    columns = table_of(_model(name)).columns
+    return and_(true(), *(columns[column].in_(each) for column, each in TABLES[name].get(rule, {}).items()))
 
 
 def _model(name: str) -> Any:

@@ -186,7 +186,7 @@ def export_personal_data(agent_id: str) -> Response:
 
 
 @blp.delete("/agents/<string:agent_id>/personal-data")
-@blp.response(200, schemas.ERASED_DATA, example={"rows": {"agents": 1, "event_targets": 2}})
+@blp.response(200, schemas.ErasedData)
 @blp.raises(TransactionInProgress)
 def erase_personal_data(agent_id: str) -> dict[str, Any]:
     """Erase the personal data of an agent's owner. The agent stays, with its wallets, limits and credits."""

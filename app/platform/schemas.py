@@ -153,7 +153,13 @@ class RemovedAgent(Schema):
 
 
 PERSONAL_DATA = {"type": "object", "description": "Rows by table in `tables`; what was cut off is no valid JSON."}
-ERASED_DATA = {"type": "object", "description": "How many rows of each table were erased, in `rows`."}
+
+
+class ErasedData(Schema):
+    """How many rows of each table were erased."""
+
+    id = fields.UUID(required=True)
+    rows = fields.Dict(keys=fields.String(), values=fields.Integer(), required=True)
 
 
 class RotationBody(Schema):

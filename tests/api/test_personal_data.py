@@ -275,7 +275,7 @@ def test_what_happens_later_is_not_sent_to_an_erased_address(scene: Scene) -> No
     fan_out.number_all()
     deliver()
     assert scene.mailbox.received == []
-    assert targets.list_of(Subscriber(Audience.OWNER, scene.id), PageRequest(10, 0), kind=None).total == 0
+    assert targets.list_of(Subscriber(Audience.OWNER, scene.id), PageRequest(10, 0)).total == 0
 
 
 def record(scene: Scene) -> None:

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 import app.factory  # noqa: F401 - all models
+from app.agents.claims import REPLAY_WINDOW
 from app.audit_log.trail import AuditAction
 from app.db.lock_order import RANKS
+from app.events import feed
 from app.events.outbox import EventType
 from app.extensions import db
+from app.idempotency.service import RETENTION
 from app.platform.personal_data import TABLES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations" / "personal-data.md"
@@ -37,7 +40,21 @@ def test_personal_data_has_a_reason_and_an_end_and_belongs_to_somebody() -> None
             assert "of" in entry, name
         for column, parent in entry.get("of", {}).items():
             assert column in db.metadata.tables[name].columns, name
-            assert not parent or "id" in db.metadata.tables[parent].columns, name
+            parents = set(parent.split()) - {"self"}
+            assert [each for each in parents if "id" not in db.metadata.tables[each].columns] == [], name
+
+
+def test_what_ends_is_stated_on_the_page_and_kept_as_long_as_it_is_used() -> None:
+    for name, entry in TABLES.items():
+        for column, days in entry.get("ends", {}).items():
+            assert column in db.metadata.tables[name].columns, name
+            assert days in (0, 1, 30, "RETENTION_DAYS"), name
+            words = {0: "expire", 1: "24 hours", 30: "30 days"}.get(days, days)
+            assert "kept" not in entry or words in entry["kept"], name
+        assert set(entry.get("cleared", "").split()) <= set(columns_of(dict(entry))), name
+    assert TABLES["events"]["ends"] == {"created_at": feed.RETENTION.days}
+    assert TABLES["idempotency_keys"]["ends"] == {"created_at": RETENTION.days}
+    assert TABLES["claim_codes"]["ends"] == {"claimed_at": REPLAY_WINDOW.days}
 
 
 def test_nothing_that_is_sealed_or_a_digest_is_exported() -> None:
