@@ -6,7 +6,6 @@ from functools import partial
 
 import structlog
 from rq.timeouts import JobTimeoutException
-from sqlalchemy.orm import Session
 
 from app import authenticated
 from app.approvals import service as approvals
@@ -20,7 +19,6 @@ from app.credits import audit as credits_audit
 from app.db import leases
 from app.db.leases import lease, once_per_period
 from app.db.unit_of_work import read_only_unit, snapshot, unit_of_work
-from app.device import guess_limits
 from app.errors import KeyServiceUnavailable
 from app.events import queues as event_queues
 from app.gateway.pricing import price_updates
@@ -121,8 +119,7 @@ def sweep() -> None:
             "settle_intents": lambda: intents.settle_abandoned(now),
             "expire_approvals": lambda: approvals.expire_due(now),
             "retry_faucet": lambda: _retry_faucet(now),
-            "prune_guesses": lambda: _in_unit(guess_limits.prune, now),
-            "prune_connections": lambda: _in_unit(grants.prune, cutoff),
+            "prune_connections": lambda: _prune_connections(cutoff),
             "rank_services": lambda: statistics.refresh_totals(now),
             "prune_statistics": lambda: statistics.prune_history(now),
             "end_purchases": lambda: purchases.sweep(now),
@@ -162,9 +159,9 @@ def _refresh_prices() -> None:
             price_updates.refresh()
 
 
-def _in_unit(prune: Callable[[Session, datetime], object], before: datetime) -> None:
+def _prune_connections(before: datetime) -> None:
     with unit_of_work() as session:
-        prune(session, before)
+        grants.prune(session, before)
 
 
 def _retry_faucet(now: datetime) -> None:

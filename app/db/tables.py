@@ -203,10 +203,7 @@ def utc_day(instant: InstrumentedAttribute[Any], *, dialect: str) -> sa.ColumnEl
     return sa.func.date(sa.func.timezone("UTC", instant))
 
 
-def rows_after(
-    session: Session, table: Table, columns: Sequence[Any], last: Any | None, *conditions: sa.ColumnElement[bool],
-    limit: int,
-) -> Sequence[Any]:  # fmt: skip
+def rows_after(session: Session, table: Table, columns: Any, last: Any, *conditions: Any, limit: int) -> Sequence[Any]:
     """Return the next rows after another one, in the order of their keys."""
     keys = list(table.primary_key)
     if last is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flask import Response, stream_with_context
-from sqlalchemy import ColumnElement, Date, and_, not_, or_, select, text, true
+from sqlalchemy import ColumnElement, Date, and_, not_, or_, select, text
 from sqlalchemy.orm import Session
 
 from app.agents import claims
@@ -72,7 +72,19 @@ def erase(actor: Actor, subject_id: str) -> dict[str, int]:
 
 def erase_rows(session: Session, subject_id: str, names: Sequence[str]) -> dict[str, int]:
     """Erase what the rows of some tables hold of a locked agent; return how many rows by table."""
-    return {name: _erase_rows(session, name, subject_id) for name in names}
+    done = {}
+    for name in names:
+        model, entry = _model(name), TABLES[name]
+        are_meant = _rows(name, subject_id, "only", "finished")
+        columns, values = table_of(model).columns, dict(entry.get("erased", {}))
+        values |= {each: None for each, value in values.items() if value == "" and columns[each].nullable}
+        # Those that are locked now: others that meet the conditions meanwhile would be changed without a new MAC.
+        ids = lock_order.lock_rows(session, model.id, are_meant) if values else []
+        pages = (in_list(session, model.id, ids[start : start + _PAGE]) for start in range(0, len(ids), _PAGE))
+        done[name] = sum(_update(session, model, page, values) for page in pages)
+        if "deleted" in entry:
+            done[name] = delete_rows(session, model, are_meant)
+    return done
 
 
 def prune(name: str, now: datetime) -> int:
@@ -98,55 +110,37 @@ def _lock(session: Session, subject_id: str) -> str:
     """Lock an agent, also a deleted one, or find a gateway-only key; return its id. Raises: NotFound."""
     canonical = identifiers.require_id(subject_id, unknown := NotFound("There is no such agent or gateway-only key."))
     of_key = select(ApiKey.id).where(ApiKey.id == canonical, ApiKey.account_id == canonical)
-    if not lock_order.lock_rows(session, Agent.id, Agent.id == canonical) and session.scalar(of_key) is None:
-        raise unknown
+    locked = lock_order.lock_rows(session, Agent.id, Agent.id == canonical)
+    identifiers.require(locked or session.scalar(of_key), unknown)
     return canonical
 
 
 def _assert_finished(session: Session, subject_id: str) -> None:
-    open_ids = {
-        name: session.scalars(select(_model(name).id).where(
-            _rows(name, subject_id), _have(name, "only"), not_(_have(name, "finished"))
-        ).limit(20)).all()
-        for name in _OF_OWNERS if "finished" in TABLES[name]
-    }  # fmt: skip
-    if unfinished := {name: ids for name, ids in open_ids.items() if ids}:
+    unfinished = {}
+    for name in (each for each in _OF_OWNERS if "finished" in TABLES[each]):
+        key = _model(name).id
+        is_open = _rows(name, subject_id, "only"), not_(_rows(name, subject_id, "finished"))
+        if ids := session.scalars(select(key).where(*is_open).limit(20)).all():
+            unfinished[name] = ids
+    if unfinished:
         message = f"Nothing was erased, because this is unfinished: {', '.join(unfinished)}. Repeat it afterwards."
         raise TransactionInProgress(message, details={"unfinished": unfinished})
-
-
-def _erase_rows(session: Session, name: str, subject_id: str) -> int:
-    model, entry = _model(name), TABLES[name]
-    are_meant = _rows(name, subject_id) & _have(name, "only") & _have(name, "finished")
-    if "deleted" in entry:
-        return delete_rows(session, model, are_meant)
-    columns, values = table_of(model).columns, dict(entry.get("erased", {}))
-    values |= {each: None for each, value in values.items() if value == "" and columns[each].nullable}
-    # Those that are locked now: others that meet the conditions meanwhile would be changed without a new MAC.
-    ids = lock_order.lock_rows(session, model.id, are_meant) if values else []
-    pages = (in_list(session, model.id, ids[start : start + _PAGE]) for start in range(0, len(ids), _PAGE))
-    return sum(_update(session, model, page, values) for page in pages)
 
 
 def _update(session: Session, model: Any, are_meant: ColumnElement[bool], values: Mapping[str, Any]) -> int:
     return (change if issubclass(model, Authenticated) else update_rows)(session, model, are_meant, **values)
 
 
-def _rows(name: str, subject_id: str) -> ColumnElement[bool]:
-    """Return the condition of a table's rows that belong to an agent or account."""
-    columns, of = table_of(_model(name)).columns, TABLES[name]["of"]
-    parents = ((columns[column], parent) for column, each in of.items() for parent in each.split())
-    return or_(*(
+def _rows(name: str, subject_id: str, *rules: str) -> ColumnElement[bool]:
+    """Return the condition of a table's rows that belong to an agent or account, and have the values in some rules."""
+    columns, entry = table_of(_model(name)).columns, TABLES[name]
+    parents = ((columns[column], parent) for column, each in entry["of"].items() for parent in each.split())
+    are_meant = or_(*(
         column == subject_id if parent == "self"
         else column.in_(select(_model(parent).id).where(_rows(parent, subject_id)))
         for column, parent in parents
     ))  # fmt: skip
-
-
-def _have(name: str, rule: str) -> ColumnElement[bool]:
-    """Return the condition of the rows that have the values in a rule of their table."""
-    columns = table_of(_model(name)).columns
-    return and_(true(), *(columns[column].in_(each) for column, each in TABLES[name].get(rule, {}).items()))
+    return and_(are_meant, *(columns[each].in_(have) for rule in rules for each, have in entry.get(rule, {}).items()))
 
 
 def _model(name: str) -> Any:
@@ -169,13 +163,12 @@ def _exported(name: str, subject_id: str) -> Iterator[dict[str, Any]]:
     rows: Sequence[Any] = [None]
     while rows:
         with read_only_unit() as session:
-            are_meant = _rows(name, subject_id) & _have(name, "shown")
+            are_meant = _rows(name, subject_id, "shown")
             rows = rows_after(session, table, columns, rows[-1], are_meant, limit=_PAGE)
         yield from ({name: _shown(value) for name, value in row._asdict().items()} for row in rows)
 
 
 def _shown(value: Any) -> Any:
     """Return a value for JSON: amounts as texts, since many readers round large numbers."""
-    if isinstance(value, datetime):
-        return clock.isoformat(value)
-    return value if isinstance(value, bool | str | list | dict | None) else str(value)
+    as_text = clock.isoformat(value) if isinstance(value, datetime) else str(value)
+    return value if isinstance(value, bool | str | list | dict | None) else as_text

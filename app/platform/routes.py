@@ -190,7 +190,7 @@ def export_personal_data(agent_id: str) -> Response:
 @blp.raises(TransactionInProgress)
 def erase_personal_data(agent_id: str) -> dict[str, Any]:
     """Erase the personal data of an agent's owner. The agent stays, with its wallets, limits and credits."""
-    return {"id": agent_id, "rows": personal_data.erase(_actor(), agent_id)}
+    return {"rows": personal_data.erase(_actor(), agent_id)}
 
 
 @blp.post("/agents/<string:agent_id>/rotate-key")

@@ -158,7 +158,6 @@ PERSONAL_DATA = {"type": "object", "description": "Rows by table in `tables`; wh
 class ErasedData(Schema):
     """How many rows of each table were erased."""
 
-    id = fields.UUID(required=True)
     rows = fields.Dict(keys=fields.String(), values=fields.Integer(), required=True)
 
 

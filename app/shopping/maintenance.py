@@ -4,7 +4,7 @@ from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 
 import structlog
-from sqlalchemy import ColumnElement, and_, select, true, update
+from sqlalchemy import ColumnElement, and_, select, true
 from sqlalchemy.orm import Session
 
 from app.db.unit_of_work import read_only_unit, unit_of_work
@@ -21,7 +21,7 @@ _log = structlog.get_logger(__name__)
 
 
 def sweep(now: datetime) -> None:
-    """Enqueue queued purchases again, end those of lost workers, and delete login data that is left."""
+    """Enqueue queued purchases again, and end those of lost workers."""
     with read_only_unit() as session:
         open_states = [status.value for status in OPEN_STATUSES]
         rows = session.execute(
@@ -38,10 +38,6 @@ def sweep(now: datetime) -> None:
             # One failing purchase must not block the others.
             _log.exception("purchase_sweep_failed", purchase_id=purchase_id)
     _release_approved(now)
-    is_open = Purchase.status.in_(open_states)
-    with unit_of_work() as session:
-        # Every transition to an end clears `sealed`; this is a second safeguard.
-        session.execute(update(Purchase).where(~is_open, Purchase.sealed.is_not(None)).values(sealed=None))
 
 
 def mark_all_unknown(session: Session) -> list[str]:

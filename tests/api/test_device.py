@@ -18,7 +18,6 @@ from app.agents.claims import ClaimCode
 from app.authenticated import change
 from app.core import clock, identifiers
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.device import guess_limits
 from app.device.guess_limits import SERVICE_WIDE_MISSES, GuessCounter
 from app.identity.models import Agent, OwnerKey
 from app.platform import personal_data
@@ -396,6 +395,5 @@ def test_without_a_limit_nothing_is_counted(client: FlaskClient) -> None:
 def test_counters_of_inactive_addresses_are_pruned(app: Flask, client: FlaskClient) -> None:
     _limit_guesses(app)
     _info(client, _WRONG)
-    with unit_of_work() as session:
-        assert guess_limits.prune(session, clock.now()) == 0
-        assert guess_limits.prune(session, clock.now() + timedelta(days=3)) == 2
+    assert personal_data.prune("guess_counters", clock.now()) == 0
+    assert personal_data.prune("guess_counters", clock.now() + timedelta(days=3)) == 2
