@@ -1072,10 +1072,8 @@ EndpointParameter = TypedDict(
 class ErasedData(TypedDict):
     """How many rows of each table were erased."""
 
-    id: str
-    """The unique identifier (UUID)."""
     rows: dict[str, int]
-    """Rows by table."""
+    """How many rows were changed or deleted, by table."""
 
 
 class ErrorBody(TypedDict):
