@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from flask import Response, stream_with_context
 from sqlalchemy import ColumnElement, Date, and_, not_, or_, select, text
 from sqlalchemy.orm import Session
 
@@ -34,11 +33,6 @@ ENDING = [name for name, entry in TABLES.items() if "ends" in entry]
 _OF_OWNERS = [name for name, entry in TABLES.items() if "of" in entry]
 WITH_AGENT = [name for name, entry in TABLES.items() if "with_agent" in entry]
 _PAGE = 500
-
-
-def download(actor: Actor, subject_id: str) -> Response:
-    parts, named = stream_with_context(export(actor, subject_id)), "attachment; filename=personal-data.json"
-    return Response(parts, headers={"Content-Disposition": named}, mimetype="application/json")
 
 
 def export(actor: Actor, subject_id: str) -> Iterator[str]:

@@ -40,7 +40,7 @@ from app.usage import service as usage
 from app.usage.routes import FOCUS, FOCUS_EXAMPLE, UsageSums, UsageSumShape, focus_of, sums_of
 from app.wallets.api.schemas import HistoryQuery, TransactionPage
 from app.wallets.views.history import TransactionView
-from app.web.blueprint import CSV, Blueprint, offers_csv
+from app.web.blueprint import CSV, Blueprint, json_file, offers_csv
 from app.web.schemas import PageQuery, assert_any_field
 
 blp = Blueprint("platform", guard=guards.MASTER_KEY, url_prefix="/v1/platform")
@@ -182,7 +182,7 @@ def delete_agent(agent_id: str) -> dict[str, Any]:
 @blp.response(200, schemas.PERSONAL_DATA, example={"tables": {"agents": [{"name": "Ada"}]}})
 def export_personal_data(agent_id: str) -> Response:
     """Export all that is stored of an agent and its owner, without secrets. The access is recorded in the audit log."""
-    return personal_data.download(_actor(), agent_id)
+    return json_file(personal_data.export(_actor(), agent_id), "personal-data")
 
 
 @blp.delete("/agents/<string:agent_id>/personal-data")

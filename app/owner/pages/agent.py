@@ -29,6 +29,7 @@ from app.platform.agents import fleet
 from app.platform.agents import service as platform
 from app.spending.controls import ControlsChange
 from app.wallets.core import wallets
+from app.web.blueprint import json_file
 
 _AGENT = "/agents/<string:agent_id>"
 _View = Callable[[OwnerKeyView], Response]
@@ -125,7 +126,7 @@ def show_personal_data(key: OwnerKeyView) -> Response:
 @auth.session_pages.post(f"{_AGENT}/personal-data/export")
 @_requires_owner_key("export_data")
 def export_personal_data(key: OwnerKeyView) -> Response:
-    return personal_data.download(sessions.acting_owner(key), key.agent_id)
+    return json_file(personal_data.export(sessions.acting_owner(key), key.agent_id), "personal-data")
 
 
 @auth.session_pages.post(f"{_AGENT}/personal-data/erase")
