@@ -26,7 +26,7 @@ from sqlalchemy.orm.util import identity_key
 
 from app.core import clock
 from app.db.state_machine import StateMachine, StateT
-from app.db.tables import table_of
+from app.db.tables import rows_after, table_of
 from app.db.unit_of_work import unit_of_work
 from app.errors import InternalError
 from app.extensions import Base, Model
@@ -165,13 +165,7 @@ class RowSeal:
             session.connection().execute(new_macs, stamped)
 
     def page_after(self, session: Session, last: Any | None, *, batch: int = _PAGE) -> Sequence[Any]:
-        """Return the rows after another one, in the order of their keys."""
-        keys = list(self.table.primary_key.columns)
-        after = []
-        if last is not None:
-            of_last = tuple_(*(getattr(last, name) for name in self._keys), types=[key.type for key in keys])
-            after = [tuple_(*keys) > of_last]
-        return session.execute(select(*self.all_columns).where(*after).order_by(*keys).limit(batch)).all()
+        return rows_after(session, self.table, self.all_columns, last, limit=batch)
 
     def _message(self, state: AppState, values: Sequence[Any]) -> bytes:
         return _ENCODER.encode([state.settings.network.value, self.table.name, *values]).encode()

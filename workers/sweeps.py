@@ -2,53 +2,41 @@
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 
 import structlog
 from rq.timeouts import JobTimeoutException
 
 from app import authenticated
-from app.agents import claims
 from app.approvals import service as approvals
 from app.audit_log import actors, trail, verification, witness
-from app.buying import records as service_purchases
 from app.catalog import statistics
 from app.catalog.payouts import earnings
 from app.catalog.payouts import service as payouts
-from app.console.sessions import ConsoleSession
 from app.core import clock
 from app.credits import accounts
 from app.credits import audit as credits_audit
 from app.db import leases
 from app.db.leases import lease, once_per_period
-from app.db.tables import delete_expired
 from app.db.unit_of_work import read_only_unit, snapshot, unit_of_work
-from app.device import guess_limits
 from app.errors import KeyServiceUnavailable
-from app.events import feed as event_feed
-from app.events import queues as event_queues
 from app.gateway.pricing import price_updates
-from app.idempotency import service as idempotency
+from app.identity import grants
 from app.jobs import JobName
-from app.oauth import connections
 from app.observability import counters
-from app.owner.passkeys.service import UsedPasskeyChallenge
-from app.owner.session.sessions import OwnerSession
 from app.payments import jobs as payments
 from app.payments import jobs as payments_audit
 from app.platform import keys as platform_keys
-from app.platform import row_seals
+from app.platform import personal_data, row_seals
 from app.platform.shared_budgets import service as shared_budgets
 from app.shopping import maintenance as purchases
 from app.spending import audit as spending_audit
-from app.spending import holds as spending_holds
-from app.spending import sessions as spending_sessions
 from app.state import app_state
 from app.trading import exchange_client
 from app.usage import audit as usage_audit
 from app.usage import retention as usage_retention
 from app.usage import service as usage
 from app.wallets.core import intents
-from app.wallets.core.models import KeyTransfer
 from app.wallets.deposits import funding
 from app.wallets.maintenance import audit as wallets_audit
 from app.wallets.maintenance import retention as wallets_retention
@@ -130,23 +118,17 @@ def sweep() -> None:
             "settle_intents": lambda: intents.settle_abandoned(now),
             "expire_approvals": lambda: approvals.expire_due(now),
             "retry_faucet": lambda: _retry_faucet(now),
-            "prune_idempotency_keys": lambda: idempotency.prune(now),
-            "prune_claim_records": lambda: _prune_claim_records(now),
-            "prune_connections": lambda: connections.prune(cutoff),
+            "prune_connections": lambda: _prune_connections(cutoff),
             "rank_services": lambda: statistics.refresh_totals(now),
             "prune_statistics": lambda: statistics.prune_history(now),
             "end_purchases": lambda: purchases.sweep(now),
             "announce_low_credits": accounts.announce_low,
             "announce_budgets": shared_budgets.announce,
             "announce_unhealthy_services": lambda: statistics.announce_unhealthy(now),
-            "prune_events": lambda: event_feed.prune(now),
-            "prune_event_queues": lambda: event_queues.prune(now),
-            "prune_answers": lambda: service_purchases.prune_answers(now),
             "prune_exchange_budgets": lambda: exchange_client.prune(now),
-            # By RETENTION_DAYS, in a bounded number of short units of each kind; the next sweep continues.
+            # In a bounded number of short units of each kind; the next sweep continues.
+            **{f"prune_{name}": partial(personal_data.prune, name, now) for name in personal_data.ENDING},
             "prune_usage": lambda: usage_retention.prune(cutoff),
-            "prune_spending": lambda: spending_holds.prune(cutoff.date()),
-            "prune_sessions": lambda: spending_sessions.prune(cutoff),
             "prune_history": lambda: wallets_retention.prune(cutoff),
             "resume_settlements": payments.check_gas_reserves,
             "pay_sellers": payouts.pay_scheduled,
@@ -175,11 +157,9 @@ def _refresh_prices() -> None:
             price_updates.refresh()
 
 
-def _prune_claim_records(now: datetime) -> None:
+def _prune_connections(before: datetime) -> None:
     with unit_of_work() as session:
-        claims.erase_expired_responses(session, now)
-        guess_limits.prune(session, now)
-        delete_expired(session, now, OwnerSession, ConsoleSession, UsedPasskeyChallenge, KeyTransfer)
+        grants.prune(session, before)
 
 
 def _retry_faucet(now: datetime) -> None:

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, ForeignKey, Integer, String, Text, func, select
+from sqlalchemy import ForeignKey, Integer, String, Text, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.audit_log import trail
@@ -163,13 +163,6 @@ def revoke(session: Session, agent_id: str) -> bool:
     return bool(change(session, ClaimCode, *is_open, revoked_at=clock.now()))
 
 
-def invalidate_all(session: Session, agent_id: str) -> None:
-    """Revoke all codes of an agent that is being deleted, and erase the stored responses."""
-    erased = {"claim_email": None, "answer_sealed": None, "receipt_digest": None}
-    revoked_at = func.coalesce(ClaimCode.revoked_at, clock.now())
-    change(session, ClaimCode, ClaimCode.agent_id == agent_id, **erased, revoked_at=revoked_at)
-
-
 def find(session: Session, text: str) -> ClaimCode | None:
     """Return a typed code with its agent; None when it is malformed, unknown, expired or revoked."""
     code = normalise_code(text)
@@ -219,19 +212,10 @@ def replay(session: Session, claim_code: ClaimCode, *, receipt: str | None) -> s
     return _ANSWERS.open(claim_code.answer_sealed, claim_code.id).decode()
 
 
-def erase_expired_responses(session: Session, now: datetime) -> int:
-    """Erase the owner keys of claims that are no longer replayed; return how many."""
-    return _erase_responses(session, ClaimCode.claimed_at < now - REPLAY_WINDOW)
-
-
 def erase_response_of(session: Session, agent_id: str) -> None:
     """End the replay of an agent's claim: its owner has acted, or a key was replaced."""
-    _erase_responses(session, ClaimCode.agent_id == agent_id)
-
-
-def _erase_responses(session: Session, condition: ColumnElement[bool]) -> int:
-    erased = {"answer_sealed": None, "receipt_digest": None}
-    return change(session, ClaimCode, condition, ClaimCode.answer_sealed.is_not(None), **erased)
+    are_meant = ClaimCode.agent_id == agent_id, ClaimCode.answer_sealed.is_not(None)
+    change(session, ClaimCode, *are_meant, answer_sealed=None, receipt_digest=None)
 
 
 class CodeKind(StrEnum):

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 import structlog
-from sqlalchemy import JSON, BigInteger, Index, Row, String, insert, select, update
+from sqlalchemy import JSON, BigInteger, ColumnElement, Index, Row, String, and_, insert, or_, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.audit_log import witness
@@ -81,6 +81,7 @@ _INSERT_HEAD = PreparedInsert(AuditHead, unique=[AuditHead.name])
 GENESIS = "0" * 64
 # The acts of operators are witnessed immediately, all others within the hour.
 _WITNESSED = frozenset({ActorKind.MASTER_KEY, ActorKind.COMMAND})
+ERASED = "erased"
 
 
 class AuditAction(StrEnum):
@@ -93,6 +94,8 @@ class AuditAction(StrEnum):
     AGENT_UNFROZEN = "agent.unfrozen"
     AGENT_SHOWN = "agent.shown"
     AGENTS_SHOWN = "agents.shown"
+    PERSONAL_DATA_SHOWN = "agent.personal_data_shown"
+    PERSONAL_DATA_ERASED = "agent.personal_data_erased"
     KEY_ROTATED = "agent.key_rotated"
     KEY_ADDED = "agent.key_added"
     KEY_CHANGED = "agent.key_changed"
@@ -222,6 +225,24 @@ def record(session: Session, actor: Actor, *acts: AuditEvent) -> None:
         after_commit(lambda: witness.append(AuditHeadView(last, previous), was_restored=was_restored))
 
 
+def erase(session: Session, are_meant: ColumnElement[bool], naming: Sequence[str]) -> int:
+    """Remove the details of acts that may name somebody, and network addresses but operators'; return how many.
+
+    An entry keeps its hash, so that the chain goes on, and gets a proof of what is left of it.
+    """
+    is_named, is_operators = AuditEntry.action.in_(naming), AuditEntry.actor_kind.in_(_WITNESSED)
+    has_address = and_(~is_operators, AuditEntry.client_address.is_not(None))
+    found = session.execute(_entries().where(are_meant, or_(is_named, has_address))).mappings()
+    rows = [each for each in found if ERASED not in (each["after"] or {})]
+    key = unseal_chain_key(session.scalars(select(AuditHead.sealed).filter_by(name=TRAIL_NAME)).one()) if rows else b""
+    for row in rows:
+        left = {"before": None, "after": {}} if row["action"] in naming else {"after": row["after"] or {}}
+        left |= {} if row["actor_kind"] in _WITNESSED else {"client_address": None}
+        left["after"] = {**left["after"], ERASED: _proof_of_rest(key, {**row, **left})}
+        session.execute(update(AuditEntry).where(AuditEntry.number == row["number"]).values(left))
+    return len(rows)
+
+
 def record_alone(actor: Actor, action: AuditAction, subject_id: str | None = None, **after: Any) -> None:
     """Record an act that changes nothing, such as reading keys, in a unit of its own. Raises: Unauthorized."""
     with unit_of_work() as session:
@@ -319,6 +340,19 @@ def entry_hash(key: bytes, previous: str, entry: Mapping[str, Any]) -> str:
     """
     text = json.dumps(entry, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return _hmac_hex(key, f"entry:{previous}:{text}")
+
+
+def is_authentic(key: bytes, previous: str, entry: Mapping[str, Any]) -> bool:
+    """Return whether an entry is as it was recorded, or as an erasure left it."""
+    proof = (entry["after"] or {}).get(ERASED)
+    is_recorded = entry["hash"] == entry_hash(key, previous, hashed_values(entry))
+    return is_recorded or (proof is not None and proof == _proof_of_rest(key, entry))
+
+
+def _proof_of_rest(key: bytes, entry: Mapping[str, Any]) -> str:
+    """Return an HMAC over what an erasure left of an entry, and over its hash."""
+    after = {name: value for name, value in entry["after"].items() if name != ERASED}
+    return entry_hash(key, f"erased:{entry['hash']}", hashed_values({**entry, "after": after}))
 
 
 def head_proof(key: bytes, number: int, head_hash: str) -> str:

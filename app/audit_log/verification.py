@@ -90,8 +90,7 @@ def _walk(session: Session, key: bytes, head: AuditHeadView, first: int) -> Iter
             # What follows a gap can only be verified against itself.
             if entry.number > first:
                 previous = ""
-        expected = trail.entry_hash(key, previous, trail.hashed_values(entry._asdict()))
-        if previous and entry.hash != expected:
+        if previous and not trail.is_authentic(key, previous, entry._asdict()):
             yield f"entry {entry.number} was changed"
         number, previous = entry.number, entry.hash
     if number < head.number:

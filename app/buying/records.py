@@ -4,7 +4,7 @@ The only writer of `service_purchases` and `pinned_payees`.
 """
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from http import HTTPStatus
 
 from sqlalchemy import ColumnElement, Index, String, Text, delete, select
@@ -19,7 +19,7 @@ from app.buying.sellers import SellerAnswer, SellerRequest
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
 from app.db.tables import ID, UtcDateTime, count, delete_rows, in_list, page_of, partial_index, update_rows
-from app.db.unit_of_work import read_only_unit, run_in_batches, unit_of_work
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ControlsLocked, NotFound, PayeeChanged
 from app.extensions import Model
 from app.spending import accounts as spending_accounts
@@ -70,10 +70,7 @@ class PinnedPayee(Model):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-ANSWERS_KEPT = timedelta(hours=24)
 _ANSWERS = SealedColumn("service_purchases", "answer_sealed")
-_BATCH = 100
-_MAX_BATCHES = 10
 
 
 def add(
@@ -191,22 +188,6 @@ def store_answer(transaction_id: str, answer: SellerAnswer) -> None:
     with unit_of_work() as session:
         stored = {"answer_sealed": sealed, "answer_status": answer.status, "answered_at": clock.now()}
         update_rows(session, ServicePurchase, ServicePurchase.id == transaction_id, is_missing, **stored)
-
-
-def prune_answers(now: datetime) -> int:
-    """Delete stored answers after a day, in short units; return how many."""
-
-    def step(limit: int) -> int:
-        with unit_of_work() as session:
-            old = (
-                select(ServicePurchase.id)
-                .where(ServicePurchase.answer_sealed.is_not(None), ServicePurchase.answered_at < now - ANSWERS_KEPT)
-                .order_by(ServicePurchase.answered_at)
-                .limit(limit)
-            )
-            return update_rows(session, ServicePurchase, ServicePurchase.id.in_(old), answer_sealed=None)
-
-    return run_in_batches(step, batch_size=_BATCH, max_batches=_MAX_BATCHES)
 
 
 def remove_rows_of(session: Session, wallet_id: str) -> None:

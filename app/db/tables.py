@@ -90,11 +90,6 @@ def delete_rows(session: Session, model: Any, *conditions: sa.ColumnElement[bool
     return _matching(session, sa.delete(model).where(*conditions))
 
 
-def delete_expired(session: Session, now: datetime, *models: Any) -> int:
-    """Delete the rows of some models whose `expires_at` has come; return how many."""
-    return sum(delete_rows(session, each, each.expires_at <= now) for each in models)
-
-
 def _matching(session: Session, statement: Any) -> int:
     result: Any = session.execute(statement, execution_options={"synchronize_session": False})
     return int(result.rowcount)
@@ -206,6 +201,15 @@ def utc_day(instant: InstrumentedAttribute[Any], *, dialect: str) -> sa.ColumnEl
         return sa.func.date(instant)
     # date() uses the session's time zone, which an operator may have set.
     return sa.func.date(sa.func.timezone("UTC", instant))
+
+
+def rows_after(session: Session, table: Table, columns: Any, last: Any, *conditions: Any, limit: int) -> Sequence[Any]:
+    """Return the next rows after another one, in the order of their keys."""
+    keys = list(table.primary_key)
+    if last is not None:
+        of_last = sa.tuple_(*(getattr(last, each.key) for each in keys), types=[each.type for each in keys])
+        conditions = (*conditions, sa.tuple_(*keys) > of_last)
+    return session.execute(sa.select(*columns).where(*conditions).order_by(*keys).limit(limit)).all()
 
 
 def day_of(value: Any) -> date:

@@ -15,19 +15,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 import structlog
 from sqlalchemy import Select, event
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as SqlTimeoutError
-from sqlalchemy.orm import InstrumentedAttribute, ORMExecuteState, Session
+from sqlalchemy.orm import ORMExecuteState, Session
 from sqlalchemy.pool import PoolProxiedConnection
 
 from app.db import lock_order
 from app.db.lock_order import LockRank
-from app.db.tables import delete_rows
 from app.extensions import db
 
 _TIMEOUT_SECONDS = 60
@@ -308,15 +307,3 @@ def run_in_batches(step: Callable[[int], int], *, batch_size: int, max_batches: 
         if count < batch_size:
             break
     return total
-
-
-def delete_in_batches(
-    key: InstrumentedAttribute[Any], old: Select[Any], *, batch_size: int = 1000, max_batches: int = 10
-) -> int:
-    """Delete the rows with a key that a query returns, each batch in its own unit; return how many."""
-
-    def step(limit: int) -> int:
-        with unit_of_work() as session:
-            return delete_rows(session, key.class_, key.in_(old.limit(limit).scalar_subquery()))
-
-    return run_in_batches(step, batch_size=batch_size, max_batches=max_batches)

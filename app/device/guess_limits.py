@@ -8,11 +8,11 @@ back the count.
 from datetime import datetime, timedelta
 
 from limits import RateLimitItem, parse
-from sqlalchemy import Integer, String, case, or_, select
+from sqlalchemy import Integer, String, case, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.core import clock, identifiers
-from app.db.tables import UtcDateTime, delete_rows, insert_into
+from app.db.tables import UtcDateTime, insert_into
 from app.errors import RateLimited
 from app.extensions import Model
 from app.state import app_state
@@ -122,13 +122,6 @@ def record_miss(session: Session, network: str, *, service_wide: bool = True) ->
         "window_start": case((over, now), else_=GuessCounter.window_start),
     }
     session.execute(insert.on_conflict_do_update(index_elements=["scope"], set_=counted))
-
-
-def prune(session: Session, now: datetime) -> int:
-    """Delete the counters of addresses without misses for long enough; return how many."""
-    longest = max(MAX_LOCK, SERVICE_WIDE_WINDOW) + STRIKES_EXPIRE_AFTER
-    is_free = or_(GuessCounter.locked_until.is_(None), GuessCounter.locked_until < now - STRIKES_EXPIRE_AFTER)
-    return delete_rows(session, GuessCounter, GuessCounter.window_start < now - longest, is_free)
 
 
 def _counter(session: Session, network: str) -> GuessCounter:

@@ -1,7 +1,7 @@
 """The feed: events in the order of their positions, from a cursor on."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -9,9 +9,9 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from app import long_poll
-from app.db.unit_of_work import delete_in_batches, read_only_unit
+from app.db.unit_of_work import read_only_unit
 from app.events import fan_out
-from app.events.models import Event, EventDelivery, EventSequence
+from app.events.models import Event, EventSequence
 from app.events.targets import Subscriber
 
 RETENTION = timedelta(days=30)
@@ -64,10 +64,3 @@ def wait(
         following(after), lambda page: following(page["next_after"]), lambda page: page["events"],
         seconds=seconds, account_id=account_id,
     )  # fmt: skip
-
-
-def prune(now: datetime) -> None:
-    """Delete events that are older than `RETENTION`, and their deliveries, in short units."""
-    before = now - RETENTION
-    for model, key in ((EventDelivery, EventDelivery.id), (Event, Event.number)):
-        delete_in_batches(key, select(key).where(model.created_at < before).order_by(model.created_at))

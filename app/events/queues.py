@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
 
-from sqlalchemy import ColumnElement, and_, case, delete, exists, or_, select, update
+from sqlalchemy import ColumnElement, and_, case, exists, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.mailboxes import mailbox_of
 from app.db.prepared import PreparedInsert
 from app.db.tables import table_of
-from app.db.unit_of_work import unit_of_work
 from app.events.models import EventQueue, EventTarget
 
 BUDGET = timedelta(minutes=10)
@@ -92,13 +91,6 @@ def add_use(session: Session, turn: QueueTurn, busy: timedelta) -> bool:
 def is_servable(is_due: ColumnElement[bool], now: datetime, rank: QueueRank) -> ColumnElement[bool]:
     """Return the condition that a target is due in a queue of at least a rank that another thread may serve."""
     return and_(is_due, exists().where(EventQueue.name == EventTarget.queue, _is_free(now, rank)))
-
-
-def prune(now: datetime) -> None:
-    """Delete queues without targets and without use that still counts."""
-    is_idle = EventQueue.used_until < now - _HOUR, ~exists().where(EventTarget.queue == EventQueue.name)
-    with unit_of_work() as session:
-        session.execute(delete(table_of(EventQueue)).where(*is_idle))
 
 
 def _queue_of(target: EventTarget) -> tuple[str, QueueRank]:

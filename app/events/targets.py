@@ -246,11 +246,9 @@ def remove(subscriber: Subscriber, target_id: str) -> EventTarget:
     return row
 
 
-def remove_all(session: Session, agent_id: str, *, audience: Audience | None = None) -> list[str]:
-    """Remove all targets of an agent and of its owner, or of one of them; return the email addresses."""
-    audiences = [each.value for each in Audience if audience in (None, each)]
-    is_meant = EventTarget.agent_id == agent_id, EventTarget.audience.in_(audiences)
-    rows = session.scalars(select(EventTarget).where(*is_meant)).all()
+def remove_all(session: Session, subscriber: Subscriber) -> list[str]:
+    """Remove all targets of a subscriber; return the email addresses."""
+    rows = session.scalars(select(EventTarget).where(*_of(subscriber))).all()
     _delete(session, [row.id for row in rows])
     return [row.url.removeprefix("mailto:") for row in rows if row.kind == TargetKind.EMAIL]
 

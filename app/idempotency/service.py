@@ -23,7 +23,7 @@ from app.authenticated import SealedColumn
 from app.core import clock
 from app.core.identifiers import keyed_digests, new_id
 from app.db.tables import ID, UtcDateTime, delete_rows, update_rows
-from app.db.unit_of_work import after_commit, delete_in_batches, read_only_unit, unit_of_work
+from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
 from app.errors import IdempotencyConflict
 from app.extensions import Model
 from app.state import app_state
@@ -204,12 +204,6 @@ def claim_key(
 def derived_key(content: bytes) -> str:
     """Return the key of a request without one, by what it asks for."""
     return "derived-" + hashlib.sha256(content).hexdigest()
-
-
-def prune(now: datetime) -> int:
-    """Delete keys older than 24 hours, in a bounded number of short units; return how many."""
-    old = select(IdempotencyKey.id).where(IdempotencyKey.created_at < now - RETENTION)
-    return delete_in_batches(IdempotencyKey.id, old.order_by(IdempotencyKey.created_at))
 
 
 def _in_progress(lease_until: datetime, now: datetime) -> IdempotencyConflict:

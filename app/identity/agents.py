@@ -67,10 +67,8 @@ def set_frozen(session: Session, agent_id: str, *, frozen: bool) -> AgentSnapsho
 
 
 def delete_agent(session: Session, agent_id: str) -> None:
-    """Delete a locked agent: revoke its keys and its owner's, and keep only an anonymised row."""
+    """Delete a locked agent: revoke its keys and its owner's, and keep only its row."""
     now = clock.now()
     for table, belongs in ((ApiKey, ApiKey.account_id == agent_id), (OwnerKey, OwnerKey.agent_id == agent_id)):
         withdraw(session, table, belongs, table.revoked_at.is_(None), revoked_at=now)
-    change(session, OwnerKey, OwnerKey.agent_id == agent_id, owner_email=None)
-    erased = {"name": DELETED_NAME, "email": None, "claimed_email": None}
-    change(session, Agent, Agent.id == agent_id, **erased, deleted_at=now)
+    change(session, Agent, Agent.id == agent_id, name=DELETED_NAME, deleted_at=now)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from sqlalchemy.orm import Session
 
@@ -10,7 +10,6 @@ from app.audit_log import actors, trail
 from app.audit_log.actors import Actor
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.core import clock, identifiers
-from app.db.tables import delete_expired
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, LimitReached, NotFound
 from app.events import outbox
@@ -19,8 +18,7 @@ from app.identity import grants
 from app.identity import service as identity
 from app.identity.principal import Grant, KeyKind, Principal, Scope
 from app.oauth import clients
-from app.oauth.clients import Client, OAuthClient
-from app.oauth.tokens import OAuthToken
+from app.oauth.clients import Client
 from app.spending import sessions
 from app.spending.models import SpendingSession
 
@@ -108,17 +106,6 @@ def list_of(agent_id: str) -> Sequence[tuple[Grant, SpendingSession | None]]:
             (grant, None if grant.session_id is None else session.get(SpendingSession, grant.session_id))
             for grant in grants.list_live(session, agent_id)
         ]
-
-
-def prune(before: datetime) -> None:
-    """Delete expired registrations and tokens, and connections that ended before an instant."""
-    now = clock.now()
-    with unit_of_work() as session:
-        delete_expired(session, now, OAuthClient)
-        # Until a day after its end, a repeated use of a token ends its connection.
-        delete_expired(session, now - timedelta(days=1), OAuthToken)
-    with unit_of_work() as session:
-        grants.prune(session, before)
 
 
 def _record(session: Session, event_type: EventType, grant: Grant, **more: str) -> None:

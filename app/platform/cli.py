@@ -20,7 +20,7 @@ from app.identity import api_keys
 from app.identity import master_keys as identity_keys
 from app.identity.principal import MasterKeyRole
 from app.observability import telemetry
-from app.platform import keys
+from app.platform import keys, personal_data
 from app.platform import reconciliation as restoration
 from app.platform.agents import service
 from app.ports.errors import PortError
@@ -51,7 +51,8 @@ _KEPT = "Keys of deleted wallets, kept for a time so that their funds can be rec
 retired_keys = OperatorGroup("retired-keys", _KEPT)
 audit = OperatorGroup("audit", "The audit log of administrative acts.")
 agents = OperatorGroup("agents", "What an operator sets for one agent.")
-groups = (master_keys, owner_keys, retired_keys, audit, agents)
+data = OperatorGroup("personal-data", "Personal data of the owners of agents.")
+groups = (master_keys, owner_keys, retired_keys, audit, agents, data)
 
 
 @agents.command("rate")
@@ -142,6 +143,23 @@ def export_retired_key(wallet_id: str) -> None:
     for (chains, path), address in zip(_DERIVATION_PATHS, (wallet.evm_address, wallet.solana_address), strict=True):
         click.echo(f"{chains}: {address} at {path}")
     click.echo("Enter the phrase in a wallet such as MetaMask or Phantom, and clear this screen.", err=True)
+
+
+@data.command("export")
+@click.argument("agent_id")
+def export_data(agent_id: str) -> None:
+    """Print all that is stored of an agent and its owner as JSON, without secrets."""
+    for part in personal_data.export(actors.shell_actor(), agent_id):
+        click.echo(part, nl=False)
+
+
+@data.command("erase")
+@click.argument("agent_id")
+@click.confirmation_option(prompt="This cannot be undone. Erase it?")
+def erase_data(agent_id: str) -> None:
+    """Erase the personal data of an agent's owner; the agent, its wallets and credits stay."""
+    for table, rows in personal_data.erase(actors.shell_actor(), agent_id).items():
+        click.echo(f"{table}: {rows}")
 
 
 @audit.command("verify")

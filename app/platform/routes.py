@@ -27,7 +27,7 @@ from app.idempotency.service import Claim
 from app.identity import guards
 from app.identity.master_keys import MasterKeyView
 from app.identity.service import AgentSnapshot
-from app.platform import keys, schemas
+from app.platform import keys, personal_data, schemas
 from app.platform.agents import fleet, service
 from app.platform.agents.fleet import FleetControlsResult
 from app.platform.agents.service import AgentKeyRotation, AgentView
@@ -40,7 +40,7 @@ from app.usage import service as usage
 from app.usage.routes import FOCUS, FOCUS_EXAMPLE, UsageSums, UsageSumShape, focus_of, sums_of
 from app.wallets.api.schemas import HistoryQuery, TransactionPage
 from app.wallets.views.history import TransactionView
-from app.web.blueprint import CSV, Blueprint, offers_csv
+from app.web.blueprint import CSV, Blueprint, json_file, offers_csv
 from app.web.schemas import PageQuery, assert_any_field
 
 blp = Blueprint("platform", guard=guards.MASTER_KEY, url_prefix="/v1/platform")
@@ -185,6 +185,21 @@ def change_agent(body: dict[str, Any], agent_id: str) -> dict[str, Any]:
 def delete_agent(agent_id: str) -> dict[str, Any]:
     """Delete an agent with its keys and wallets, permanently. First transfer their balances out."""
     return {"id": service.delete(_actor(), agent_id), "deleted": True}
+
+
+@blp.get("/agents/<string:agent_id>/personal-data")
+@blp.response(200, schemas.PERSONAL_DATA, example={"tables": {"agents": [{"name": "Ada"}]}})
+def export_personal_data(agent_id: str) -> Response:
+    """Export all that is stored of an agent and its owner, without secrets. The access is recorded in the audit log."""
+    return json_file(personal_data.export(_actor(), agent_id), "personal-data")
+
+
+@blp.delete("/agents/<string:agent_id>/personal-data")
+@blp.response(200, schemas.ErasedData)
+@blp.raises(TransactionInProgress)
+def erase_personal_data(agent_id: str) -> dict[str, Any]:
+    """Erase the personal data of an agent's owner. The agent stays, with its wallets, limits and credits."""
+    return {"rows": personal_data.erase(_actor(), agent_id)}
 
 
 @blp.post("/agents/<string:agent_id>/rotate-key")

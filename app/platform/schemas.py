@@ -152,6 +152,15 @@ class RemovedAgent(Schema):
     deleted = fields.Boolean(required=True)
 
 
+PERSONAL_DATA = {"type": "object", "description": "Rows by table in `tables`; what was cut off is no valid JSON."}
+
+
+class ErasedData(Schema):
+    """How many rows of each table were erased."""
+
+    rows = fields.Dict(keys=fields.String(), values=fields.Integer(), required=True)
+
+
 class RotationBody(Schema):
     """The grace period of older keys."""
 

@@ -1,10 +1,10 @@
-"""The sweep of purchases: lost workers, queued purchases that no worker takes, expired evidence."""
+"""The sweep of purchases: lost workers, and queued purchases that no worker takes."""
 
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 
 import structlog
-from sqlalchemy import ColumnElement, and_, delete, select, true, update
+from sqlalchemy import ColumnElement, and_, select, true
 from sqlalchemy.orm import Session
 
 from app.db.unit_of_work import read_only_unit, unit_of_work
@@ -12,17 +12,16 @@ from app.jobs import JobName
 from app.observability import telemetry
 from app.ports.shopper import FailureCode, PurchaseFailed
 from app.shopping import purchase_runner
-from app.shopping.models import OPEN_STATUSES, PURCHASES, Purchase, PurchaseEvidence, PurchaseStatus, PurchaseStep
+from app.shopping.models import OPEN_STATUSES, PURCHASES, Purchase, PurchaseStatus
 from app.spending import holds as spending_holds
 from app.state import app_state
 
-EVIDENCE_RETENTION = timedelta(days=30)
 _BATCH = 100
 _log = structlog.get_logger(__name__)
 
 
 def sweep(now: datetime) -> None:
-    """Enqueue queued purchases again, end those of lost workers, and delete what has expired."""
+    """Enqueue queued purchases again, and end those of lost workers."""
     with read_only_unit() as session:
         open_states = [status.value for status in OPEN_STATUSES]
         rows = session.execute(
@@ -39,12 +38,6 @@ def sweep(now: datetime) -> None:
             # One failing purchase must not block the others.
             _log.exception("purchase_sweep_failed", purchase_id=purchase_id)
     _release_approved(now)
-    is_open = Purchase.status.in_(open_states)
-    with unit_of_work() as session:
-        session.execute(delete(PurchaseEvidence).where(PurchaseEvidence.created_at < now - EVIDENCE_RETENTION))
-        session.execute(delete(PurchaseStep).where(PurchaseStep.at < now - EVIDENCE_RETENTION))
-        # Every transition to an end clears `sealed`; this is a second safeguard.
-        session.execute(update(Purchase).where(~is_open, Purchase.sealed.is_not(None)).values(sealed=None))
 
 
 def mark_all_unknown(session: Session) -> list[str]:

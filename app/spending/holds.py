@@ -20,7 +20,6 @@ from app.core import clock
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.state_machine import StateMachine
 from app.db.tables import in_list
-from app.db.unit_of_work import delete_in_batches
 from app.identity import budget_counters, budgets
 from app.spending import accounts, approval_rules, controls, policy, sessions, shared_budgets
 from app.spending.accounts import Account
@@ -202,20 +201,6 @@ def restore_hold(session: Session, reference: str) -> bool:
     """
     sources = {SpendingHoldState.SPENT, SpendingHoldState.RELEASED}
     return _transition(session, reference, sources, SpendingHoldState.HELD)
-
-
-def prune(before: date) -> int:
-    """Delete holds that ended and were made before a day, in short units; return how many.
-
-    The day must precede every window that the audit reads: two months are enough.
-    """
-    old = (
-        select(SpendingHold.reference)
-        .where(_ENDED, SpendingHold.made_on < before)
-        .order_by(SpendingHold.made_on)
-        .with_for_update(skip_locked=True)
-    )
-    return delete_in_batches(SpendingHold.reference, old)
 
 
 def states_of(session: Session, references: Sequence[str]) -> dict[str, SpendingHoldState]:

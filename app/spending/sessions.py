@@ -14,7 +14,6 @@ from app.authenticated import change, seal_of
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
 from app.db.tables import count, page_of
-from app.db.unit_of_work import delete_in_batches
 from app.errors import LimitReached, NotFound
 from app.spending import accounts
 from app.spending.models import SpendingSession
@@ -69,12 +68,6 @@ def adjust_count(session: Session, session_id: str, change_nanos: int) -> None:
     """Add to what counts against a session; less if a hold is released. The wallet's account must be locked."""
     counted_nanos = SpendingSession.counted_nanos + change_nanos
     change(session, SpendingSession, SpendingSession.id == session_id, counted_nanos=counted_nanos)
-
-
-def prune(before: datetime) -> int:
-    """Delete sessions that expired before an instant, in short units; return how many."""
-    old = select(SpendingSession.id).where(SpendingSession.expires_at < before)
-    return delete_in_batches(SpendingSession.id, old.order_by(SpendingSession.expires_at))
 
 
 def _not_found() -> NotFound:

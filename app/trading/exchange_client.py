@@ -16,8 +16,8 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.capacity.single_flight_cache import SingleFlightCache
 from app.core import clock
-from app.db.tables import UtcDateTime, insert_into, update_rows
-from app.db.unit_of_work import delete_in_batches, unit_of_work
+from app.db.tables import UtcDateTime, delete_rows, insert_into, update_rows
+from app.db.unit_of_work import unit_of_work
 from app.errors import PerpdexError
 from app.extensions import Model
 from app.ports.errors import Rejected, Unreachable
@@ -114,7 +114,8 @@ def _spend(session: Session, name: str, cost_ms: int, *, ceiling_ms: int | None,
 def prune(now: datetime) -> None:
     """Delete budgets of wallets that have long been whole."""
     is_old = ExchangeBudget.whole_at_ms < _ms(now) - _EXPIRY_MS, ExchangeBudget.name != _GLOBAL_NAME
-    delete_in_batches(ExchangeBudget.name, select(ExchangeBudget.name).where(*is_old))
+    with unit_of_work() as session:
+        delete_rows(session, ExchangeBudget, *is_old)
 
 
 def _ms(now: datetime | None) -> int:

@@ -9,7 +9,7 @@ import io
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from http import HTTPStatus
@@ -204,6 +204,11 @@ def csv_response(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> f
     writer.writerow(columns)
     writer.writerows([_cell(row.get(name)) for name in columns] for row in rows)
     return flask.Response(text.getvalue(), mimetype=CSV)
+
+
+def json_file(parts: Iterator[str], name: str) -> flask.Response:
+    headers = {"Content-Disposition": f"attachment; filename={name}.json"}
+    return flask.Response(flask.stream_with_context(parts), headers=headers, mimetype="application/json")
 
 
 def _cell(value: Any) -> str:

@@ -23,6 +23,7 @@ from app.events.outbox import EventType
 from app.events.queues import QueueRank
 from app.events.targets import Audience, Subscriber
 from app.idempotency.service import Claim
+from app.platform import personal_data
 from tests.support.agents import Agent, register
 from tests.support.loopback_http import Asked, Reply
 from tests.support.waiting import wait_until
@@ -189,7 +190,7 @@ def test_a_new_webhook_does_not_begin_anew_with_the_time_of_its_agent(agent: Age
     with unit_of_work() as session:
         queues.add_use(session, queues.QueueTurn(f"agent:{agent.id}", clock.now()), timedelta(minutes=5))
     agent.client.delete(f"/v1/webhooks/{webhook['id']}", headers=agent.headers())
-    queues.prune(clock.now())
+    personal_data.prune("event_queues", clock.now())
     add_webhook(agent, "https://hooks.example.com/x")
     with read_only_unit() as session:
         used_until = session.scalar(select(EventQueue.used_until).where(EventQueue.name == f"agent:{agent.id}"))

@@ -18,9 +18,9 @@ from app.agents.claims import ClaimCode
 from app.authenticated import change
 from app.core import clock, identifiers
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.device import guess_limits
 from app.device.guess_limits import SERVICE_WIDE_MISSES, GuessCounter
 from app.identity.models import Agent, OwnerKey
+from app.platform import personal_data
 from tests.support.applications import change_settings
 from tests.support.operators import entries, operator
 
@@ -271,8 +271,7 @@ def test_a_redeemed_code_is_invalid_after_a_day(client: FlaskClient, register: R
     _age_claims(timedelta(hours=24))
     late = _claim(client, code, email=_EMAIL, claimReceipt=receipt)
     assert _failure(late) == (409, "ALREADY_CLAIMED")
-    with unit_of_work() as session:
-        assert claims.erase_expired_responses(session, clock.now() + timedelta(seconds=1)) == 1
+    assert personal_data.prune("claim_codes", clock.now() + timedelta(seconds=1)) == 1
     with read_only_unit() as session:
         assert session.execute(select(ClaimCode.answer_sealed, ClaimCode.receipt_digest)).one() == (None, None)
     assert _failure(_claim(client, code, email=_EMAIL)) == (409, "ALREADY_CLAIMED")
@@ -396,6 +395,5 @@ def test_without_a_limit_nothing_is_counted(client: FlaskClient) -> None:
 def test_counters_of_inactive_addresses_are_pruned(app: Flask, client: FlaskClient) -> None:
     _limit_guesses(app)
     _info(client, _WRONG)
-    with unit_of_work() as session:
-        assert guess_limits.prune(session, clock.now()) == 0
-        assert guess_limits.prune(session, clock.now() + timedelta(days=3)) == 2
+    assert personal_data.prune("guess_counters", clock.now()) == 0
+    assert personal_data.prune("guess_counters", clock.now() + timedelta(days=3)) == 2

@@ -16,10 +16,10 @@ from app.core import clock
 from app.core.chains import ChainName
 from app.core.identifiers import new_id
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.events import feed as event_feed
 from app.events import outbox
 from app.events.models import EventTarget
 from app.events.outbox import EventType
+from app.platform import personal_data
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import fund
@@ -109,10 +109,12 @@ def test_events_are_kept_for_thirty_days(agent: Agent) -> None:
     record(agent, 1)
     with time_machine.travel(clock.now() + timedelta(days=29), tick=True):
         record(agent, 2)
-        event_feed.prune(clock.now())
+        for name in ("event_deliveries", "events"):
+            personal_data.prune(name, clock.now())
         assert [event["data"]["number"] for event in feed(agent)] == [1, 2]
     with time_machine.travel(clock.now() + timedelta(days=31), tick=True):
-        event_feed.prune(clock.now())
+        for name in ("event_deliveries", "events"):
+            personal_data.prune(name, clock.now())
         assert [event["data"]["number"] for event in feed(agent)] == [2]
 
 

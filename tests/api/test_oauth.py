@@ -23,9 +23,9 @@ from app.extensions import db
 from app.identity import grants
 from app.identity.models import OwnerGrant
 from app.identity.principal import Grant
-from app.oauth import connections
 from app.oauth.clients import OAuthClient
 from app.oauth.tokens import OAuthToken
+from app.platform import personal_data
 from tests.support import status_writes
 from tests.support.applications import change_settings
 from tests.support.oauth import Application, code_of, consent, consent_page, query_of
@@ -452,6 +452,13 @@ def test_the_host_is_shown_because_anybody_can_choose_a_name(app: Flask, owner: 
     assert "a program on this computer" in owner.get(local.authorization()).text
 
 
+def prune() -> None:
+    for name in ("oauth_tokens", "oauth_clients"):
+        personal_data.prune(name, clock.now())
+    with unit_of_work() as session:
+        grants.prune(session, clock.now() - timedelta(days=30))
+
+
 def test_registrations_are_limited_and_deleted_if_nobody_uses_them(
     app: Flask, made: dict[str, Any], owner: Owner, application: Application
 ) -> None:
@@ -460,11 +467,11 @@ def test_registrations_are_limited_and_deleted_if_nobody_uses_them(
     assert statuses == [201] * 19 + [429]
     assert Application(app).register(client_name="x" * 20_000).status_code in (413, 429)
     with time_machine.travel(clock.now() + timedelta(days=2), tick=False):
-        connections.prune(clock.now() - timedelta(days=30))
+        prune()
         with read_only_unit() as session:
             assert [each.id for each in session.scalars(select(OAuthClient))] == [application.client_id]
     with time_machine.travel(clock.now() + timedelta(days=400), tick=False):
-        connections.prune(clock.now() - timedelta(days=30))
+        prune()
         with read_only_unit() as session:
             for model in (OAuthClient, OAuthToken, OwnerGrant):
                 assert count(session, model) == 0

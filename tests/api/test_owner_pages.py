@@ -16,10 +16,10 @@ from sqlalchemy import func, select
 from werkzeug.test import TestResponse
 
 from app.core import clock
-from app.db.tables import delete_expired
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events import fan_out
 from app.owner.session.sessions import OwnerSession
+from app.platform import personal_data
 from app.spending import accounts as spending_accounts
 from app.spending import holds as spending_holds
 from app.spending.policy import SpendingRequest
@@ -146,8 +146,7 @@ def test_a_session_ends_after_twelve_hours_and_is_then_deleted(app: Flask) -> No
         thief = app.test_client()
         thief.set_cookie("purser_owner", copied.value if copied else "", max_age=99999)
         assert thief.get(page_of(made)).status_code == 303
-    with unit_of_work() as session:
-        assert delete_expired(session, later, OwnerSession) == 1
+    assert personal_data.prune("owner_sessions", later) == 1
     with read_only_unit() as session:
         assert session.scalar(select(func.count(OwnerSession.id))) == 0
 

@@ -16,11 +16,11 @@ from werkzeug.test import TestResponse
 
 from app.agents.claims import OwnerCode
 from app.core import clock
-from app.db.tables import delete_expired
 from app.db.unit_of_work import unit_of_work
 from app.owner.passkeys import challenges
 from app.owner.passkeys import service as passkeys
 from app.owner.passkeys.service import Passkey, UsedPasskeyChallenge
+from app.platform import personal_data
 from tests.support.applications import change_settings
 from tests.support.authenticators import SoftwareAuthenticator, challenge_of, prompt_of
 from tests.support.operators import entries
@@ -340,7 +340,8 @@ def test_used_challenges_are_deleted_after_they_expired() -> None:
     later = clock.now() + timedelta(days=1, minutes=1)
     with unit_of_work() as session:
         assert session.query(UsedPasskeyChallenge).count() == 1
-        delete_expired(session, later, UsedPasskeyChallenge)
+    assert personal_data.prune("used_passkey_challenges", later) == 1
+    with unit_of_work() as session:
         assert session.query(UsedPasskeyChallenge).count() == 0
 
 

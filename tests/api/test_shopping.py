@@ -19,6 +19,7 @@ from app.db.leases import Heartbeat, ProcessKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.jobs import JobName
 from app.observability import telemetry
+from app.platform import personal_data
 from app.ports.shopper import FailureCode
 from app.shopping import maintenance, purchase_runner
 from app.shopping.models import Purchase, PurchaseEvidence
@@ -617,9 +618,9 @@ def test_an_agent_lists_its_purchases_newest_first(agent: Agent, app: Flask, sho
 
 def test_evidence_is_deleted_after_thirty_days(agent: Agent) -> None:
     body = bought(agent)
-    maintenance.sweep(clock.now() + timedelta(days=29))
+    personal_data.prune("purchase_evidence", clock.now() + timedelta(days=29))
     assert seen(agent, body["id"])["evidence"]
-    maintenance.sweep(clock.now() + timedelta(days=31))
+    personal_data.prune("purchase_evidence", clock.now() + timedelta(days=31))
     assert seen(agent, body["id"])["evidence"] == []
     with read_only_unit() as session:
         assert session.scalars(select(PurchaseEvidence)).all() == []
@@ -639,7 +640,7 @@ def test_the_page_of_a_failure_is_for_the_operator_alone_and_deleted_after_thirt
     runner = app.test_cli_runner()
     assert runner.invoke(args=["purchases", "page", body["id"]]).output == f"{PAGE}\n"
     assert runner.invoke(args=["purchases", "page", "nonsense"]).exit_code == 1
-    maintenance.sweep(clock.now() + timedelta(days=31))
+    personal_data.prune("purchase_evidence", clock.now() + timedelta(days=31))
     gone = runner.invoke(args=["purchases", "page", body["id"]])
     assert (gone.exit_code, PAGE in gone.output) == (1, False)
 

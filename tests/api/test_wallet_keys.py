@@ -24,7 +24,6 @@ from app.audit_log.actors import owner_actor
 from app.authenticated import seal_of
 from app.core import clock, hpke, identifiers
 from app.core.chains import ChainName
-from app.db.tables import delete_expired
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import KeyServiceUnavailable, NotFound
 from app.events import targets
@@ -34,6 +33,7 @@ from app.identity import owner_keys
 from app.identity import service as identity
 from app.owner import wallet_keys as service
 from app.payments import treasury
+from app.platform import personal_data
 from app.ports.vault import NewWallet, SecretLocation
 from app.wallets.core import custody, wallets
 from app.wallets.core.models import KeyTransfer, Wallet
@@ -595,11 +595,9 @@ def test_what_was_not_sealed_is_a_clear_error(ada: KeyOwner, sealed: str) -> Non
 
 def test_the_key_of_an_import_that_is_not_finished_is_deleted(ada: KeyOwner) -> None:
     ada.begin_import()
-    with unit_of_work() as session:
-        delete_expired(session, clock.now(), KeyTransfer)
+    personal_data.prune("key_transfers", clock.now())
     assert len(rows()) == 1
-    with unit_of_work() as session:
-        delete_expired(session, clock.now() + timedelta(minutes=31), KeyTransfer)
+    personal_data.prune("key_transfers", clock.now() + timedelta(minutes=31))
     assert rows() == []
 
 

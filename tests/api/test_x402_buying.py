@@ -15,12 +15,12 @@ import time_machine
 from flask import Flask
 from werkzeug.test import TestResponse
 
-from app.buying import records
 from app.buying.records import PinnedPayee, ServicePurchase
 from app.core import clock
 from app.core.chains import ChainName
 from app.db.tables import count
 from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.platform import personal_data
 from app.spending import accounts as spending_accounts
 from app.wallets.transactions import authorizations, open_transactions
 from sandbox.evm import EvmNode
@@ -387,7 +387,7 @@ def test_a_deleted_wallet_leaves_no_purchase(buyer: Buyer, seller: ScriptedSelle
 def test_stored_answers_are_pruned_after_a_day(buyer: Buyer, seller: ScriptedSeller) -> None:
     buyer.fetch(seller.url + "/report")
     now = clock.now()
-    assert (records.prune_answers(now), records.prune_answers(now + timedelta(hours=25))) == (0, 1)
+    assert tuple(personal_data.prune("service_purchases", now + timedelta(hours=each)) for each in (0, 25)) == (0, 1)
 
 
 def test_the_owner_sees_what_was_bought_where_without_its_query(buyer: Buyer, seller: ScriptedSeller) -> None:

@@ -15,13 +15,13 @@ from app.agents import service as agents
 from app.audit_log import actors, verification
 from app.core import clock
 from app.credits import audit as credits_audit
-from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.db.unit_of_work import read_only_unit
 from app.device import service as device
 from app.errors import AlreadyClaimed, EmailMismatch, InvalidInput, NotFound, ServiceError
 from app.idempotency.service import Claim
 from app.identity import owner_keys
 from app.owner.session import sessions
-from app.platform import keys
+from app.platform import keys, personal_data
 from app.platform.agents import service
 from tests.support.machines import Ground, Machine, Walk
 
@@ -200,8 +200,7 @@ class Claims(Machine):
     @rule()
     def erase_expired_responses(self) -> None:
         now = clock.now()
-        with unit_of_work() as session:
-            claims.erase_expired_responses(session, now)
+        personal_data.prune("claim_codes", now)
         for agent in self.agents:
             for code in agent.codes:
                 if code.claimed is not None and code.claimed + _DAY < now.timestamp():

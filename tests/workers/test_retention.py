@@ -20,6 +20,7 @@ from app.core.pagination import PageRequest
 from app.credits import accounts as credit_accounts
 from app.credits.models import CreditHold, CreditLedgerEntry
 from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.platform import personal_data
 from app.spending import controls as spending_controls
 from app.spending import holds as spending_holds
 from app.spending.models import SpendingHold
@@ -246,7 +247,7 @@ def test_old_spending_holds_are_deleted_and_no_window_changes(stage: Stage) -> N
     with time_machine.travel(today, tick=True):
         standing = read(spending_controls.status_of, wallet)
     assert standing.month.spent_nanos == 4 * 5 * 10**9
-    assert spending_holds.prune((today - timedelta(days=400)).date()) == 2
+    assert personal_data.prune("spending_holds", today) == 2
     assert count(SpendingHold) == [10]
     with time_machine.travel(today, tick=True):
         assert read(spending_controls.status_of, wallet) == standing

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,16 +15,21 @@ from app.agents.claims import CodeKind
 from app.core.pagination import PageRequest
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound
+from app.events import targets
+from app.events.targets import Audience, Subscriber, TargetKind
 from app.idempotency.service import Claim
 from app.identity.key_limits import MAX_KEYS
 from app.identity.owner_keys import OwnerKeyView
+from app.owner import notices
 from app.owner.pages import overview
 from app.owner.passkeys import service as passkeys
 from app.owner.session import auth, sessions
+from app.platform import personal_data
 from app.platform.agents import fleet
 from app.platform.agents import service as platform
 from app.spending.controls import ControlsChange
 from app.wallets.core import wallets
+from app.web.blueprint import json_file
 
 _AGENT = "/agents/<string:agent_id>"
 _View = Callable[[OwnerKeyView], Response]
@@ -108,6 +114,30 @@ def unlock(key: OwnerKeyView) -> Response:
     """Permit the agent to change its limits itself, with the owner key."""
     fleet.set_agent_controls(sessions.acting_owner(key), key.agent_id, ControlsChange(locked=False))
     return _redirect_done(key, "unlocked")
+
+
+@auth.session_pages.get(f"{_AGENT}/personal-data")
+def show_personal_data(key: OwnerKeyView) -> Response:
+    """Show what is stored and why, and the forms that export or erase it."""
+    tables, prompt = personal_data.TABLES, passkeys.prompt_for(key)
+    return auth.render_page("personal_data.html", agent=auth.agent_of(key), tables=tables, prompt=prompt)
+
+
+@auth.session_pages.post(f"{_AGENT}/personal-data/export")
+@_requires_owner_key("export_data")
+def export_personal_data(key: OwnerKeyView) -> Response:
+    return json_file(personal_data.export(sessions.acting_owner(key), key.agent_id), "personal-data")
+
+
+@auth.session_pages.post(f"{_AGENT}/personal-data/erase")
+@_requires_owner_key("erase_data")
+def erase_personal_data(key: OwnerKeyView) -> Response:
+    """Erase personal data, and with it all sessions of the agent; the entry of that has no address."""
+    told = targets.list_of(Subscriber(Audience.OWNER, key.agent_id), PageRequest(targets.MAX_TARGETS, 0)).items
+    personal_data.erase(replace(sessions.acting_owner(key), client_address=None), key.agent_id)
+    for each in (each for each in told if each.kind == TargetKind.EMAIL):
+        notices.send_farewell(key.agent_id, each.url.removeprefix("mailto:"))
+    return auth.render_page("personal_data.html", agent=auth.agent_of(key), erased=True)
 
 
 @auth.session_pages.get(f"{_AGENT}/keys")

@@ -28,7 +28,7 @@ from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.device import guess_limits
 from app.errors import LimitReached, RateLimited, Unauthorized
 from app.events import targets
-from app.events.targets import Audience
+from app.events.targets import Audience, Subscriber
 from app.extensions import Model
 from app.identity import grants, owner_keys
 from app.identity import service as identity
@@ -140,7 +140,7 @@ def use_code(code: str, key: str | None, *, network: str) -> tuple[str, str, lis
         claims.use_owner_code(session, used, new_key_id=key_id)
         claims.erase_response_of(session, old.agent_id)
         if is_handover:
-            removed = targets.remove_all(session, old.agent_id, audience=Audience.OWNER)
+            removed = targets.remove_all(session, Subscriber(Audience.OWNER, old.agent_id))
             for grant in grants.list_live(session, old.agent_id):
                 grants.end(session, grant.id)
         claims.announce(session, owner_actor(key_id), old.agent_id, f"{used.kind}_used")

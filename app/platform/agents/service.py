@@ -24,12 +24,12 @@ from app.core.pagination import Page, PageRequest
 from app.credits import accounts as credit_accounts
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import WalletFrozen
-from app.events import targets as event_targets
 from app.idempotency.service import Claim
 from app.identity import agents, api_keys
 from app.identity import service as identity
 from app.identity.principal import KeyKind
 from app.identity.service import AgentSnapshot
+from app.platform import personal_data
 from app.spending.policy import DEFAULT, Controls
 from app.state import app_state
 from app.wallets.core import custody, wallets
@@ -176,8 +176,8 @@ def delete(actor: Actor, agent_id: str) -> str:
             raise WalletFrozen("This agent is frozen. To delete it, rotate its key, then unfreeze it.")
         removed = wallets.delete_all(session, before.id)
         retired = services.retire_all(session, before.id)
-        claims.invalidate_all(session, before.id)
-        event_targets.remove_all(session, before.id)
+        claims.revoke(session, before.id)
+        personal_data.erase_rows(session, before.id, personal_data.WITH_AGENT)
         agents.delete_agent(session, before.id)
         previous_values = {
             "name": before.name,

@@ -1,4 +1,4 @@
-"""Retention of history: old trading queries, and old events of ended transactions, are deleted.
+"""Retention of history: old trading queries are deleted with their events.
 
 Movements, funding requests and signed bytes are kept.
 """
@@ -10,9 +10,8 @@ from functools import partial
 from sqlalchemy import delete, select, text
 
 from app.db.tables import add_amounts, delete_rows, in_list, table_of
-from app.db.unit_of_work import delete_in_batches, read_only_unit, run_in_batches, unit_of_work
+from app.db.unit_of_work import read_only_unit, run_in_batches, unit_of_work
 from app.spending import accounts as spending_accounts
-from app.wallets.core.lifecycle import MovementStatus
 from app.wallets.core.models import Transaction, TransactionEvent, Wallet
 
 _BATCH_SIZE = 100
@@ -22,17 +21,8 @@ _QUERIES = text("transactions.type = 'trading_query'")
 
 
 def prune(before: datetime, *, batch_size: int = _BATCH_SIZE, max_batches: int = _MAX_BATCHES) -> int:
-    """Delete old trading queries, then old events of ended transactions, in short units; return how many."""
-    old_events = (
-        select(TransactionEvent.id)
-        .join(Transaction, Transaction.id == TransactionEvent.transaction_id)
-        .where(TransactionEvent.at < before, Transaction.status != MovementStatus.PENDING.value)
-        .order_by(TransactionEvent.at)
-        .with_for_update(skip_locked=True, of=TransactionEvent)
-    )
-    bounds = {"batch_size": batch_size, "max_batches": max_batches}
-    queries = run_in_batches(partial(_prune_queries, before), **bounds)
-    return queries + delete_in_batches(TransactionEvent.id, old_events, **bounds)
+    """Delete old trading queries in short units; return how many."""
+    return run_in_batches(partial(_prune_queries, before), batch_size=batch_size, max_batches=max_batches)
 
 
 def _prune_queries(before: datetime, limit: int) -> int:

@@ -1866,6 +1866,31 @@ class Operations:
         )
         return result
 
+    def export_personal_data(self, agent_id: str) -> Any:
+        """Export all that is stored of an agent and its owner, without secrets. The access is recorded in the audit
+        log.
+
+        Every row that belongs to the agent, by table, with the ids of screenshots; no keys and no data of others.
+        `agent_id` may also be that of a deleted agent or of a gateway-only key.
+        """
+        result: Any = self._request(
+            "GET", f"/v1/platform/agents/{quote(agent_id, safe='')}/personal-data", is_repeatable=True
+        )
+        return result
+
+    def erase_personal_data(self, agent_id: str) -> api.ErasedData:
+        """Erase the personal data of an agent's owner. The agent stays, with its wallets, limits and credits.
+
+        E-mail addresses, names, notices, passkeys, address book, words of approvals, and what was bought where.
+        Movements, credits and the audit log stay, without names. It cannot be undone, and may be repeated. Refused
+        while a payment, a purchase or an approval is unfinished: `details.unfinished` has their ids. `agent_id` may
+        also be that of a deleted agent or of a gateway-only key.
+        """
+        result: api.ErasedData = self._request(
+            "DELETE", f"/v1/platform/agents/{quote(agent_id, safe='')}/personal-data", is_repeatable=True
+        )
+        return result
+
     def rotate_agent_key(
         self, agent_id: str, *, idempotency_key: str | Omit = OMIT, grace_seconds: int | Omit = OMIT
     ) -> api.RotatedKey:

@@ -1069,6 +1069,13 @@ EndpointParameter = TypedDict(
 """A parameter of an endpoint."""
 
 
+class ErasedData(TypedDict):
+    """How many rows of each table were erased."""
+
+    rows: dict[str, int]
+    """How many rows were changed or deleted, by table."""
+
+
 class ErrorBody(TypedDict):
     """The one body of every status ≥ 400."""
 
@@ -3981,6 +3988,8 @@ AuditAction: TypeAlias = Literal[
     "agent.unfrozen",
     "agent.shown",
     "agents.shown",
+    "agent.personal_data_shown",
+    "agent.personal_data_erased",
     "agent.key_rotated",
     "agent.key_added",
     "agent.key_changed",

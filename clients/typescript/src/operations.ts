@@ -705,6 +705,24 @@ export abstract class Operations {
   }
 
   /**
+   * Export all that is stored of an agent and its owner, without secrets. The access is recorded in the audit log.
+   *
+   * Every row that belongs to the agent, by table, with the ids of screenshots; no keys and no data of others. `agent_id` may also be that of a deleted agent or of a gateway-only key.
+   */
+  exportPersonalData(args: Input<"export_personal_data", "", "raw">, options?: CallOptions): Promise<Response> {
+    return this.call({ method: "GET", path: "/v1/platform/agents/{agent_id}/personal-data", raw: true }, args, options);
+  }
+
+  /**
+   * Erase the personal data of an agent's owner. The agent stays, with its wallets, limits and credits.
+   *
+   * E-mail addresses, names, notices, passkeys, address book, words of approvals, and what was bought where. Movements, credits and the audit log stay, without names. It cannot be undone, and may be repeated. Refused while a payment, a purchase or an approval is unfinished: `details.unfinished` has their ids. `agent_id` may also be that of a deleted agent or of a gateway-only key.
+   */
+  erasePersonalData(args: Input<"erase_personal_data", "">, options?: CallOptions): Promise<Output<"erase_personal_data">> {
+    return this.call({ method: "DELETE", path: "/v1/platform/agents/{agent_id}/personal-data" }, args, options);
+  }
+
+  /**
    * Give an agent a new key; older ones work until the grace period ends. Limits and wallets are unchanged.
    *
    * With `grace_seconds` of 0, older keys stop at once. Use it when a key became known to others.

@@ -1369,6 +1369,33 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/platform/agents/{agent_id}/personal-data": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the agent (UUID). */
+                agent_id: string;
+            };
+            cookie?: never;
+        };
+        /**
+         * Export all that is stored of an agent and its owner, without secrets. The access is recorded in the audit log.
+         * @description Every row that belongs to the agent, by table, with the ids of screenshots; no keys and no data of others. `agent_id` may also be that of a deleted agent or of a gateway-only key.
+         */
+        get: operations["export_personal_data"];
+        put?: never;
+        post?: never;
+        /**
+         * Erase the personal data of an agent's owner. The agent stays, with its wallets, limits and credits.
+         * @description E-mail addresses, names, notices, passkeys, address book, words of approvals, and what was bought where. Movements, credits and the audit log stay, without names. It cannot be undone, and may be repeated. Refused while a payment, a purchase or an approval is unfinished: `details.unfinished` has their ids. `agent_id` may also be that of a deleted agent or of a gateway-only key.
+         */
+        delete: operations["erase_personal_data"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/platform/agents/{agent_id}/rotate-key": {
         parameters: {
             query?: never;
@@ -6645,6 +6672,13 @@ export interface components {
             /** @description Always `true`: the object does not exist any more. */
             deleted: boolean;
         };
+        /** @description How many rows of each table were erased. */
+        ErasedData: {
+            /** @description How many rows were changed or deleted, by table. */
+            rows: {
+                [key: string]: number;
+            };
+        };
         /** @description The grace period of older keys. */
         RotationBody: {
             /** @description 0 (immediately) to 2592000 (30 days). Default: `0`. */
@@ -8684,7 +8718,7 @@ export interface components {
          * @description An administrative act, or a reading of keys.
          * @enum {string}
          */
-        AuditAction: "agent.created" | "agent.changed" | "agent.deleted" | "agent.frozen" | "agent.unfrozen" | "agent.shown" | "agents.shown" | "agent.key_rotated" | "agent.key_added" | "agent.key_changed" | "agent.key_revoked" | "agent.controls_set" | "agent.owner_key_replaced" | "agent.owner_changed" | "agent.controls_loosened" | "agent.payee_removed" | "agent.session_opened" | "agent.connection_opened" | "agent.connection_ended" | "agent.claimed" | "agent.owner_sign_in" | "agent.owner_key_refused" | "agent.notice_link_sent" | "agent.notice_added" | "agent.notice_removed" | "webhook.created" | "webhook.changed" | "webhook.secret_rotated" | "webhook.replayed" | "webhook.deleted" | "agent.credits_granted" | "claim.repeated" | "agent.claim_code_revoked" | "master_key.console_sign_in" | "master_key.passkey_added" | "master_key.passkey_removed" | "master_key.passkey_refused" | "master_key.passkey_sign_in" | "service.paused" | "service.resumed" | "service.paid" | "service.written_off" | "service.call_refunded" | "gateway_keys.shown" | "budget.created" | "budget.changed" | "budget.deleted" | "gateway_key.revoked" | "master_keys.shown" | "master_key.created" | "master_key.revoked" | "wallet.export_requested" | "wallet.export_cancelled" | "wallet.exported" | "wallet.imported" | "retired_key.exported" | "retired_key.purged" | "approval.approved" | "approval.rejected" | "agent.payee_withdrawn" | "agent.address_named" | "agent.passkey_added" | "agent.passkey_removed" | "agent.passkey_refused" | "agent.passkey_sign_in" | "bridge.written_off" | "encryption.rotation_begun" | "encryption.rotated" | "rows.accepted" | "database.set_back";
+        AuditAction: "agent.created" | "agent.changed" | "agent.deleted" | "agent.frozen" | "agent.unfrozen" | "agent.shown" | "agents.shown" | "agent.personal_data_shown" | "agent.personal_data_erased" | "agent.key_rotated" | "agent.key_added" | "agent.key_changed" | "agent.key_revoked" | "agent.controls_set" | "agent.owner_key_replaced" | "agent.owner_changed" | "agent.controls_loosened" | "agent.payee_removed" | "agent.session_opened" | "agent.connection_opened" | "agent.connection_ended" | "agent.claimed" | "agent.owner_sign_in" | "agent.owner_key_refused" | "agent.notice_link_sent" | "agent.notice_added" | "agent.notice_removed" | "webhook.created" | "webhook.changed" | "webhook.secret_rotated" | "webhook.replayed" | "webhook.deleted" | "agent.credits_granted" | "claim.repeated" | "agent.claim_code_revoked" | "master_key.console_sign_in" | "master_key.passkey_added" | "master_key.passkey_removed" | "master_key.passkey_refused" | "master_key.passkey_sign_in" | "service.paused" | "service.resumed" | "service.paid" | "service.written_off" | "service.call_refunded" | "gateway_keys.shown" | "budget.created" | "budget.changed" | "budget.deleted" | "gateway_key.revoked" | "master_keys.shown" | "master_key.created" | "master_key.revoked" | "wallet.export_requested" | "wallet.export_cancelled" | "wallet.exported" | "wallet.imported" | "retired_key.exported" | "retired_key.purged" | "approval.approved" | "approval.rejected" | "agent.payee_withdrawn" | "agent.address_named" | "agent.passkey_added" | "agent.passkey_removed" | "agent.passkey_refused" | "agent.passkey_sign_in" | "bridge.written_off" | "encryption.rotation_begun" | "encryption.rotated" | "rows.accepted" | "database.set_back";
         /**
          * @description How a body is represented in JSON.
          * @enum {string}
@@ -12622,6 +12656,72 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["Payout"];
+                };
+            };
+        };
+    };
+    export_personal_data: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the agent (UUID). */
+                agent_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "tables": {
+                     *         "agents": [
+                     *           {
+                     *             "name": "Ada"
+                     *           }
+                     *         ]
+                     *       }
+                     *     }
+                     */
+                    "application/json": Record<string, never>;
+                };
+            };
+        };
+    };
+    erase_personal_data: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the agent (UUID). */
+                agent_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "rows": {
+                     *         "agents": 1,
+                     *         "audit_entries": 4,
+                     *         "event_targets": 2
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["ErasedData"];
                 };
             };
         };
