@@ -89,7 +89,7 @@ def hold(
     what can be counted.
     """
     if reference in COMMITTED.get():
-        accounts.lock_account(session, wallet_id)
+        accounts.lock_only(session, wallet_id)
         return
     approved = None if is_owner_asked else request.approved
     if approved is not None:
