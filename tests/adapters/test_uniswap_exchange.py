@@ -101,6 +101,27 @@ def test_a_call_that_differs_from_the_swap_is_not_signed(
         uniswap.assert_encodes(deployment, uniswap.encode_swap(deployment, change(swap)), swap)
 
 
+@pytest.mark.parametrize("given", [ETH, USDC])
+def test_the_router_reads_exactly_the_swap_and_nothing_stays_with_it(given: Token, base_node: EvmNode) -> None:
+    swap, chain = swap_of(Person(), given), base_node.deployment
+    owner, units, until = swap.request.owner, swap.request.input_amount.units, swap.deadline
+    sells_ether, router = given == ETH, "0x0000000000000000000000000000000000000002"
+    pair = (chain.weth, chain.usdc) if sells_ether else (chain.usdc, chain.weth)
+
+    def step(selector: str, kinds: list[str], *values: object) -> bytes:
+        return bytes.fromhex(selector) + encode(kinds, values)
+
+    kinds = ["address", "address", "uint24", "address", "uint256", "uint256", "uint160"]
+    exchange = step("04e45aaf", kinds, *pair, 500, owner if sells_ether else router, units, 7, 0)
+    kinds = ["address", "uint256", "uint256", "uint8", "bytes32", "bytes32"]
+    permit = step("c2e3140a", kinds, chain.usdc, units, until, *SIGNATURE)
+    unwrap = step("49404b7c", ["uint256", "address"], 7, owner)
+    steps = [exchange, step("12210e8a", [])] if sells_ether else [permit, exchange, unwrap]
+    target = uniswap.encode_swap(chain, swap)
+    assert (target.to, target.value_units, target.valid_until) == (chain.uniswap_router, units * sells_ether, until)
+    assert target.data == step("5ae401dc", ["uint256", "bytes[]"], until, steps)
+
+
 def test_a_call_with_another_approval_or_malformed_data_is_not_signed(base_node: EvmNode) -> None:
     swap, deployment = swap_of(Person()), base_node.deployment
     good = uniswap.encode_swap(deployment, swap)
