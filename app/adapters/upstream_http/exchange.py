@@ -5,7 +5,6 @@ requests and urllib3 rewrite targets, and resolve a name again after its address
 
 import functools
 import itertools
-import math
 import os
 import re
 import select
@@ -292,10 +291,9 @@ class HttpUpstream:
         """Send once. Raises: Unreachable, Rejected; OSError and MalformedResponse when it may have been sent."""
         assert_no_unit()
         head = _head(request)
-        total_seconds = math.inf if request.timeout_seconds is None else float(request.timeout_seconds)
+        total_seconds = float("inf" if request.timeout_seconds is None else request.timeout_seconds)
         deadline = time.monotonic() + total_seconds
-        connect_seconds = min(self._connect_seconds, total_seconds)
-        connection = self._pool.acquire(request.origin, connect_seconds=connect_seconds)
+        connection = self._pool.acquire(request.origin, connect_seconds=min(self._connect_seconds, total_seconds))
         try:
             return self._send(connection, request, head, deadline)
         except BaseException:
@@ -315,11 +313,9 @@ class HttpUpstream:
         is_small = len(request.body) <= _MAX_ONE_WRITE_BYTES
         for piece in (head + request.body,) if is_small else (head, request.body):
             open_socket.sendall(piece)
-        left = deadline - time.monotonic()
-        reader = Http1Reader(open_socket, method=request.method, seconds=min(head_seconds, left))
+        reader = Http1Reader(open_socket, method=request.method, seconds=min(head_seconds, deadline - time.monotonic()))
         reader.seconds = seconds
-        extends_deadline = request.timeout_seconds is None
-        return HttpUpstreamResponse(reader, connection, self._pool, extends_deadline=extends_deadline)
+        return HttpUpstreamResponse(reader, connection, self._pool, extends_deadline=request.timeout_seconds is None)
 
 
 class PublicUpstream(HttpUpstream):
