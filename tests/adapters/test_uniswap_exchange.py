@@ -11,12 +11,14 @@ from eth_abi.abi import decode, encode
 from app.adapters.evm.send.transactions import CallTarget
 from app.adapters.swaps import uniswap
 from app.adapters.swaps.uniswap import UniswapExchange, UniswapSwap
-from app.core.chains import ETH, USDC, Token
+from app.core.chains import ETH, USDC, ChainName, Token
 from app.core.money import TokenAmount
 from app.ports.chain import SignedTransaction, TransactionQuery, TransactionStatus
 from app.ports.errors import Rejected, Unreachable
 from app.ports.swaps import ConcurrentOutflows, SwapRequest
 from sandbox.evm import EvmNode
+from signer import evm_checks
+from signer.intended import Intended, Refused
 from tests.support.evm import Person, await_mined, chain_at, funded, landed, proxy, refuse, spoil
 from tests.support.swaps import router_may_take
 
@@ -99,6 +101,24 @@ def test_a_call_that_differs_from_the_swap_is_not_signed(
     uniswap.assert_encodes(deployment, uniswap.encode_swap(deployment, swap), swap)
     with pytest.raises(Rejected, match=r"unsafe_instructions"):
         uniswap.assert_encodes(deployment, uniswap.encode_swap(deployment, change(swap)), swap)
+
+
+@pytest.mark.parametrize("given", [ETH, USDC])
+def test_the_signer_process_signs_the_recorded_swap_alone(given: Token, base_node: EvmNode) -> None:
+    swap, deployment = swap_of(Person(), given), base_node.deployment
+    amount, owner = swap.request.input_amount, swap.request.owner
+    intended = Intended("", "", "swap", ChainName.BASE, owner, amount, 7, owner, "", False, True)  # noqa: FBT003
+
+    def check(target: CallTarget) -> None:
+        evm_checks._check_call(intended, target, deployment, "sandbox")
+
+    good = uniswap.encode_swap(deployment, swap)
+    check(good)
+    changed = [uniswap.encode_swap(deployment, change(swap)) for change in (_for_another, _of_more, *CHANGES[3:4])]
+    changed += [replace(good, to=OTHER), replace(good, value_units=1), replace(good, data=good.data + b"0")]
+    for target in changed:
+        with pytest.raises((Rejected, Refused)):
+            check(target)
 
 
 @pytest.mark.parametrize("given", [ETH, USDC])
