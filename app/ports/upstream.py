@@ -25,7 +25,7 @@ class UpstreamRequest:
     headers: Headers = field(repr=False)
     body: bytes = field(repr=False, default=b"")
     timeout_seconds: int | Decimal | None = None
-    """The time limit of the whole response; None is the adapter's, of the head and of each piece."""
+    """The time limit of the whole exchange; None is the adapter's, of the head and of each piece."""
     head_seconds: Decimal | None = None
     """The time limit of the head, if it is another."""
 

@@ -100,6 +100,35 @@ def test_the_addresses_of_a_name_share_the_time_for_the_connection(monkeypatch: 
     assert elapsed == [2.0]
 
 
+@pytest.mark.parametrize(
+    ("connecting", "sending", "reason"), [(0.4, 0.4, None), (0.6, 0.6, "no_answer"), (1.2, 0, "not_sent")]
+)
+def test_one_deadline_ends_connection_request_and_response(
+    connecting: float, sending: float, reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elapsed, now = [0.0], time.monotonic
+    connect, sendall = socket.socket.connect, socket.socket.sendall
+
+    def slow_connect(tried: socket.socket, address: object) -> None:
+        connect(tried, address)
+        elapsed[0] += connecting
+
+    def slow_sendall(connected: socket.socket, data: bytes) -> None:
+        sendall(connected, data)
+        elapsed[0] += sending if data.startswith(b"POST") else 0
+
+    with serve(lambda _asked: Reply(b"{}")) as server:
+        monkeypatch.setattr(socket.socket, "connect", slow_connect)
+        monkeypatch.setattr(socket.socket, "sendall", slow_sendall)
+        monkeypatch.setattr(time, "monotonic", lambda: now() + elapsed[0])
+        http = client(total_seconds=1, connect_seconds=5)
+        if reason is None:
+            assert http.post(server.url, b"{}").body == b"{}"
+        else:
+            assert reason_of(http, server.url) == reason
+        assert reason != "not_sent" or not server.asked
+
+
 def test_what_was_certainly_not_sent_is_told_apart() -> None:
     with serve(lambda _asked: Reply(b"{}")) as plain:
         # The handshake fails, because this server does not speak TLS.

@@ -11,12 +11,14 @@ from eth_abi.abi import decode, encode
 from app.adapters.evm.send.transactions import CallTarget
 from app.adapters.swaps import uniswap
 from app.adapters.swaps.uniswap import UniswapExchange, UniswapSwap
-from app.core.chains import ETH, USDC, Token
+from app.core.chains import ETH, USDC, ChainName, Token
 from app.core.money import TokenAmount
 from app.ports.chain import SignedTransaction, TransactionQuery, TransactionStatus
 from app.ports.errors import Rejected, Unreachable
 from app.ports.swaps import ConcurrentOutflows, SwapRequest
 from sandbox.evm import EvmNode
+from signer import evm_checks
+from signer.intended import Intended, Refused
 from tests.support.evm import Person, await_mined, chain_at, funded, landed, proxy, refuse, spoil
 from tests.support.swaps import router_may_take
 
@@ -99,6 +101,45 @@ def test_a_call_that_differs_from_the_swap_is_not_signed(
     uniswap.assert_encodes(deployment, uniswap.encode_swap(deployment, swap), swap)
     with pytest.raises(Rejected, match=r"unsafe_instructions"):
         uniswap.assert_encodes(deployment, uniswap.encode_swap(deployment, change(swap)), swap)
+
+
+@pytest.mark.parametrize("given", [ETH, USDC])
+def test_the_signer_process_signs_the_recorded_swap_alone(given: Token, base_node: EvmNode) -> None:
+    swap, deployment = swap_of(Person(), given), base_node.deployment
+    amount, owner = swap.request.input_amount, swap.request.owner
+    intended = Intended("", "", "swap", ChainName.BASE, owner, amount, 7, owner, "", False, True)  # noqa: FBT003
+
+    def check(target: CallTarget) -> None:
+        evm_checks._check_call(intended, target, deployment, "sandbox")
+
+    good = uniswap.encode_swap(deployment, swap)
+    check(good)
+    changed = [uniswap.encode_swap(deployment, change(swap)) for change in (_for_another, _of_more, *CHANGES[3:4])]
+    changed += [replace(good, to=OTHER), replace(good, value_units=1), replace(good, data=good.data + b"0")]
+    for target in changed:
+        with pytest.raises((Rejected, Refused)):
+            check(target)
+
+
+@pytest.mark.parametrize("given", [ETH, USDC])
+def test_the_router_reads_exactly_the_swap_and_nothing_stays_with_it(given: Token, base_node: EvmNode) -> None:
+    swap, chain = swap_of(Person(), given), base_node.deployment
+    owner, units, until = swap.request.owner, swap.request.input_amount.units, swap.deadline
+    sells_ether, router = given == ETH, "0x0000000000000000000000000000000000000002"
+    pair = (chain.weth, chain.usdc) if sells_ether else (chain.usdc, chain.weth)
+
+    def step(selector: str, kinds: list[str], *values: object) -> bytes:
+        return bytes.fromhex(selector) + encode(kinds, values)
+
+    kinds = ["address", "address", "uint24", "address", "uint256", "uint256", "uint160"]
+    exchange = step("04e45aaf", kinds, *pair, 500, owner if sells_ether else router, units, 7, 0)
+    kinds = ["address", "uint256", "uint256", "uint8", "bytes32", "bytes32"]
+    permit = step("c2e3140a", kinds, chain.usdc, units, until, *SIGNATURE)
+    unwrap = step("49404b7c", ["uint256", "address"], 7, owner)
+    steps = [exchange, step("12210e8a", [])] if sells_ether else [permit, exchange, unwrap]
+    target = uniswap.encode_swap(chain, swap)
+    assert (target.to, target.value_units, target.valid_until) == (chain.uniswap_router, units * sells_ether, until)
+    assert target.data == step("5ae401dc", ["uint256", "bytes[]"], until, steps)
 
 
 def test_a_call_with_another_approval_or_malformed_data_is_not_signed(base_node: EvmNode) -> None:

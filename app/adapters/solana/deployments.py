@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 _FACTS = tomllib.loads(Path(__file__).with_name("deployments.toml").read_text("utf-8"))
 _TESTNET_GENESIS = "4uhcVJyU9pJkvQyS88uRDiswHXSCkY3zQawwpjk2NsNY"
@@ -32,7 +32,8 @@ class SolanaDeployment:
         return genesis_hash == self.genesis_hash
 
 
-DEPLOYMENTS = TypeAdapter(dict[str, SolanaDeployment]).validate_python(_FACTS["networks"])
+_NETWORKS = TypeAdapter(dict[str, SolanaDeployment], config=ConfigDict(extra="forbid"))
+DEPLOYMENTS = _NETWORKS.validate_python(_FACTS["networks"])
 PUBLIC_GENESIS_HASHES = frozenset(
     {_TESTNET_GENESIS, *(each.genesis_hash for each in DEPLOYMENTS.values() if each.genesis_hash is not None)}
 )

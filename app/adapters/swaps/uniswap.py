@@ -1,8 +1,7 @@
 """The `SwapExchange` port for Ethereum and Base: quoted, encoded, simulated and signed here.
 
-Calldata of Uniswap V3's SwapRouter02 and QuoterV2 is encoded, and decoded again before it is signed (source:
-github.com/Uniswap/swap-router-contracts and v3-periphery). By a permit (EIP-2612) the router may take exactly the
-amount of one swap.
+Calldata of Uniswap V3's SwapRouter02 and QuoterV2 (source: github.com/Uniswap/swap-router-contracts and v3-periphery)
+contains nothing that others sent. By a permit (EIP-2612) the router may take exactly the amount of one swap.
 """
 
 from dataclasses import dataclass, replace
@@ -149,7 +148,7 @@ class UniswapExchange:
         )
         if "permit_nonce" in terms:
             swap = self._with_permit(swap, int(terms["permit_nonce"] or 0) + concurrent.earlier_swaps, signer)
-        terms = {**terms, **self._call(swap).as_terms()}
+        terms = {**terms, **encode_swap(self._deployment, swap).as_terms()}
         return self._chain.sign(replace(draft, terms=terms), signer, sequence=sequence)
 
     def _draft(self, offer: SwapOffer, minimum_units: int, signer: Signer | None) -> TransactionDraft:
@@ -171,7 +170,7 @@ class UniswapExchange:
             swap = self._with_permit(swap, permit_nonces[0], signer)
         is_whole = not needs_permit or signer is not None
         # Without a permit the call is not what would be signed, but has its length except for the permit.
-        target = self._call(swap) if is_whole else encode_swap(self._deployment, swap)
+        target = encode_swap(self._deployment, swap)
         intent = TransferIntent(request.owner, request.owner, request.input_amount)
         draft = self._chain.draft_call(intent, target, gas=_TYPICAL_GAS, simulates=is_whole)
         if is_whole:
@@ -186,7 +185,7 @@ class UniswapExchange:
     def _assert_exact_effects(self, draft: TransactionDraft, target: CallTarget, swap: UniswapSwap) -> None:
         """Simulate a swap: exact input, enough output, nothing else. Raises: Rejected, Unreachable.
 
-        Where a node cannot simulate, the gas estimate has shown that it does not revert, and the call was decoded.
+        Where a node cannot simulate, the gas estimate has shown that it does not revert.
         """
         owner = swap.request.owner
         effects = simulation.simulate(self._chain, owner, [target], spender=self._deployment.uniswap_router)
@@ -211,9 +210,3 @@ class UniswapExchange:
         )  # fmt: skip
         signed = bytes.fromhex(signature[2:])
         return replace(swap, permit=(signed[64], signed[:32], signed[32:64]))
-
-    def _call(self, swap: UniswapSwap) -> CallTarget:
-        """Return the call of a swap, after decoding it. Raises: Rejected("unsafe_instructions")."""
-        target = encode_swap(self._deployment, swap)
-        assert_encodes(self._deployment, target, swap)
-        return target

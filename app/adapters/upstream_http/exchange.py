@@ -291,26 +291,31 @@ class HttpUpstream:
         """Send once. Raises: Unreachable, Rejected; OSError and MalformedResponse when it may have been sent."""
         assert_no_unit()
         head = _head(request)
-        connection = self._pool.acquire(request.origin, connect_seconds=self._connect_seconds)
+        total_seconds = float("inf" if request.timeout_seconds is None else request.timeout_seconds)
+        deadline = time.monotonic() + total_seconds
+        connection = self._pool.acquire(request.origin, connect_seconds=min(self._connect_seconds, total_seconds))
         try:
-            return self._send(connection, request, head)
+            return self._send(connection, request, head, deadline)
         except BaseException:
             connection.close()
             raise
 
-    def _send(self, connection: UpstreamConnection, request: UpstreamRequest, head: bytes) -> HttpUpstreamResponse:
+    def _send(
+        self, connection: UpstreamConnection, request: UpstreamRequest, head: bytes, deadline: float
+    ) -> HttpUpstreamResponse:
         open_socket = connection.socket
         seconds = self._read_seconds if request.timeout_seconds is None else float(request.timeout_seconds)
         head_seconds = seconds if request.head_seconds is None else min(seconds, float(request.head_seconds))
-        set_timeout(open_socket, head_seconds)
+        if (left := deadline - time.monotonic()) <= 0:
+            raise Unreachable("no_connection")
+        set_timeout(open_socket, min(head_seconds, left))
         # In one piece while that is cheap: two writes are two packets, and the head alone starts no work.
         is_small = len(request.body) <= _MAX_ONE_WRITE_BYTES
         for piece in (head + request.body,) if is_small else (head, request.body):
             open_socket.sendall(piece)
-        reader = Http1Reader(open_socket, method=request.method, seconds=head_seconds)
+        reader = Http1Reader(open_socket, method=request.method, seconds=min(head_seconds, deadline - time.monotonic()))
         reader.seconds = seconds
-        extends_deadline = request.timeout_seconds is None
-        return HttpUpstreamResponse(reader, connection, self._pool, extends_deadline=extends_deadline)
+        return HttpUpstreamResponse(reader, connection, self._pool, extends_deadline=request.timeout_seconds is None)
 
 
 class PublicUpstream(HttpUpstream):

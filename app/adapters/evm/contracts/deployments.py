@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from app.adapters.bridges import deployments as bridges
 
@@ -65,8 +65,9 @@ class EvmDeployment:
 
 TABLE = Path(__file__).with_name("deployments.toml")
 _FACTS = tomllib.loads(TABLE.read_text("utf-8"))
-_NETWORKS = TypeAdapter(dict[str, dict[str, EvmDeployment]]).validate_python(_FACTS["networks"])
-_PUBLIC = {(network, chain): each for network, chains in _NETWORKS.items() for chain, each in chains.items()}
+_NETWORKS = TypeAdapter(dict[str, dict[str, EvmDeployment]], config=ConfigDict(extra="forbid"))
+_ROWS = _NETWORKS.validate_python(_FACTS["networks"])
+_PUBLIC = {(network, chain): each for network, chains in _ROWS.items() for chain, each in chains.items()}
 _ETHEREUM, _BASE = _PUBLIC["mainnet", "ethereum"], _PUBLIC["mainnet", "base"]
 # Clients of x402 version 1 would sign for the real chain under its name.
 _in_sandbox = partial(replace, explorer_tx_url=None, block_seconds=0.0, legacy_network=None)
