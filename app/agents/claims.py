@@ -164,7 +164,7 @@ def revoke(session: Session, agent_id: str) -> bool:
 
 
 def find(session: Session, text: str) -> ClaimCode | None:
-    """Return a typed code with its agent; None when it is malformed, unknown, expired, revoked or of a deleted agent."""
+    """Return a typed code with its agent; None if it is malformed, unknown, expired, revoked or of a deleted agent."""
     code = normalise_code(text)
     if code is None:
         return None
