@@ -32,7 +32,7 @@ from app.errors import AlreadyClaimed, NotFound, Unauthorized
 from app.events import outbox
 from app.events.outbox import EventType
 from app.extensions import Model
-from app.identity import owner_keys
+from app.identity import agents, owner_keys
 from app.identity import service as identity
 from app.identity.owner_keys import OwnerKeyView
 from app.identity.service import AgentSnapshot
@@ -164,12 +164,13 @@ def revoke(session: Session, agent_id: str) -> bool:
 
 
 def find(session: Session, text: str) -> ClaimCode | None:
-    """Return a typed code with its agent; None when it is malformed, unknown, expired or revoked."""
+    """Return a typed code with its agent; None if it is malformed, unknown, expired, revoked or of a deleted agent."""
     code = normalise_code(text)
     if code is None:
         return None
-    is_meant = ClaimCode.code_hmac.in_(keyed_hashes(code, app_state().settings.code_pepper_list()))
-    query = select(ClaimCode).where(is_meant, ClaimCode.revoked_at.is_(None), ClaimCode.expires_at > clock.now())
+    hashes = keyed_hashes(code, app_state().settings.code_pepper_list())
+    is_meant = ClaimCode.code_hmac.in_(hashes), agents.exists_with(ClaimCode.agent_id)
+    query = select(ClaimCode).where(*is_meant, ClaimCode.revoked_at.is_(None), ClaimCode.expires_at > clock.now())
     # Queried again after a lost race, when the session's copy is stale.
     found = session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
     if found is None or not seal_of(ClaimCode).accepts(session, found):

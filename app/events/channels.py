@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
@@ -106,13 +107,16 @@ def send(target: EventTarget, events: Sequence[Any]) -> Attempt:
         match TargetKind(target.kind):
             case TargetKind.WEBHOOK:
                 [event] = events
-                outcome = _send_to_webhook(target.url, event, targets.secrets_of(target))
+                act = partial(_send_to_webhook, target.url, event, targets.secrets_of(target))
             case TargetKind.EMAIL:
-                outcome = _send_mail(target.url, events)
+                act = partial(_send_mail, target.url, events)
             case TargetKind.WEB_PUSH:
-                outcome = _push(target.url, targets.browser_keys_of(target), events)
-    except PortError as error:
-        outcome = {"error": error.reason}
+                act = partial(_push, target.url, targets.browser_keys_of(target), events)
+        # A secret that cannot be opened, above, is no failure of the target.
+        try:
+            outcome = act()
+        except PortError as error:
+            outcome = {"error": error.reason}
     except Exception:
         # Recorded like any other failure: it must neither end the thread nor hold up other events.
         _log.exception("delivery_failed", target_id=target.id, event_id=events[0].id)

@@ -10,12 +10,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Date, and_, not_, or_, select, text
+from sqlalchemy import ColumnElement, Date, and_, exists, not_, or_, select, text
 from sqlalchemy.orm import Session
 
 from app.agents import claims
 from app.audit_log import trail
-from app.audit_log.actors import Actor
+from app.audit_log.actors import Actor, ActorKind
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.authenticated import Authenticated, change
 from app.core import clock, identifiers
@@ -25,7 +25,7 @@ from app.db.unit_of_work import read_only_unit, run_in_batches, unit_of_work
 from app.errors import NotFound, TransactionInProgress
 from app.extensions import Base
 from app.identity import grants
-from app.identity.models import Agent, ApiKey
+from app.identity.models import Agent, ApiKey, OwnerKey
 from app.state import app_state
 
 TABLES: Mapping[str, Mapping[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
@@ -40,7 +40,10 @@ def export(actor: Actor, subject_id: str) -> Iterator[str]:
     with unit_of_work() as session:
         subject_id = _lock(session, subject_id)
         trail.record(session, actor, AuditEvent(AuditAction.PERSONAL_DATA_SHOWN, subject_id))
-    return _parts(subject_id)
+        # An earlier owner key may have been another person's.
+        earlier = exists().where(OwnerKey.agent_id == subject_id, OwnerKey.id != actor.id)
+        rule = "earlier" if actor.kind is ActorKind.OWNER and session.scalar(select(earlier)) else ""
+    return _parts(subject_id, rule)
 
 
 def erase(actor: Actor, subject_id: str) -> dict[str, int]:
@@ -141,18 +144,18 @@ def _model(name: str) -> Any:
     return next(each.class_ for each in Base.registry.mappers if table_of(each.class_).name == name)
 
 
-def _parts(subject_id: str) -> Iterator[str]:
+def _parts(subject_id: str, rule: str) -> Iterator[str]:
     yield f'{{"id": "{subject_id}", "exported_at": "{clock.isoformat(clock.now())}", "tables": {{'
     for place, name in enumerate(_OF_OWNERS):
         yield f'{", " if place else ""}"{name}": ['
-        for number, row in enumerate(_exported(name, subject_id)):
+        for number, row in enumerate(_exported(name, subject_id, rule)):
             yield (", " if number else "") + json.dumps(row)
         yield "]"
     yield "}}"
 
 
-def _exported(name: str, subject_id: str) -> Iterator[dict[str, Any]]:
-    table, withheld = table_of(_model(name)), TABLES[name].get("withheld", "").split()
+def _exported(name: str, subject_id: str, rule: str) -> Iterator[dict[str, Any]]:
+    table, withheld = table_of(_model(name)), f"{TABLES[name].get('withheld', '')} {TABLES[name].get(rule, '')}".split()
     columns = [each for each in table.columns if each.name not in withheld]
     rows: Sequence[Any] = [None]
     while rows:

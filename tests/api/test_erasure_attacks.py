@@ -176,6 +176,15 @@ def test_an_unclaimed_agent_is_claimed_with_a_new_code_only(scene: Scene) -> Non
     assert sweeps.audit() == []
 
 
+def test_the_used_code_of_a_deleted_agent_is_a_wrong_code(scene: Scene) -> None:
+    assert scene.ops.delete(f"/agents/{scene.other['agentId']}").status_code == 200
+    client, answers = scene.app.test_client(), []
+    for code in ("BCDF-GHJK", scene.other["claimCode"]):
+        answer = client.post("/v1/device/claim", json={"code": code})
+        answers.append((answer.status_code, answer.get_json()["error"]))
+    assert answers[0] == answers[1]
+
+
 def test_what_an_owner_enters_after_an_erasure_is_stored_and_erased_again(scene: Scene) -> None:
     erase(scene)
     assert scene.ops.patch(f"/agents/{scene.id}", {"email": EMAIL, "name": WORDS[0]}).status_code == 200

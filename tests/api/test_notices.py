@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from flask import Flask
 from py_vapid import Vapid02
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from app.adapters.smtp import SmtpMailer
 from app.core.identifiers import new_id
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput
 from app.events import outbox, targets
-from app.events.models import EventDelivery
+from app.events.models import EventDelivery, EventTarget
 from app.events.outbox import EventType
 from app.events.targets import Audience, Subscriber, TargetKind
 from app.idempotency.service import Claim
@@ -26,7 +26,7 @@ from tests.support.agents import Agent, register
 from tests.support.loopback_http import Reply
 from tests.support.notices import SENDER, Browser, Mailbox, new_push_key, notices_app
 from tests.support.servers import free_port
-from tests.support.webhooks import deliver, receiver
+from tests.support.webhooks import add_webhook, deliver, receiver
 
 OWNER = "owner@home.example"
 
@@ -118,6 +118,19 @@ def test_an_event_that_cannot_be_sent_at_all_is_a_failed_attempt(agent: Agent) -
         deliver()
         assert notices(event_id) == [("pending", None, "internal_error")]
         assert targets.get(owner_of(agent), made.id).status == "enabled"
+
+
+def test_a_secret_that_cannot_be_opened_does_not_pause_its_target(agent: Agent) -> None:
+    with receiver() as target:
+        made = add_webhook(agent, target.url)
+        with unit_of_work() as session:
+            session.execute(update(EventTarget).values(sealed="altered"))
+        event_id = record(agent)
+        deliver()
+        assert notices(event_id) == [("pending", None, "internal_error")]
+        with read_only_unit() as session:
+            found = session.get_one(EventTarget, made["id"])
+        assert (found.unanswered, target.requests) == (0, [])
 
 
 def test_a_browser_decrypts_the_event_and_the_service_signs_for_the_push_service(agent: Agent, push_key: str) -> None:

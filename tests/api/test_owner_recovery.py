@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -28,10 +27,9 @@ from app.owner.session.sessions import open_claimed_agent
 from tests.support.agents import Agent, register
 from tests.support.notices import Browser, Mailbox, notices_app
 from tests.support.operators import entries, operator
-from tests.support.owners import OWNER_KEY, Owner, forms_of, person
+from tests.support.owners import CODE, OWNER_KEY, Owner, forms_of, person
 from tests.support.webhooks import deliver
 
-CODE = re.compile(r"\b(?:[0-9A-HJKMNP-TV-Z]{4}-){6}[0-9A-HJKMNP-TV-Z]{4}\b")
 ADDRESS = "ada@home.example.org"
 
 

@@ -30,7 +30,7 @@ from tests.support.filled import held
 from tests.support.ledger import read
 from tests.support.notices import running_mailbox
 from tests.support.operators import entries
-from tests.support.owners import person
+from tests.support.owners import CODE, OWNER_KEY, forms_of, person
 from tests.support.personal_data import EMAIL, OTHER, PLACES, WORDS, Scene, fill
 from tests.support.webhooks import deliver
 
@@ -162,6 +162,22 @@ def test_the_owner_reads_what_follows_and_erases_with_the_owner_key_only(scene: 
     assert scene.owner.sign_in().status_code == 303
     for name in ("", "/approvals", "/notices", "/activity", "/keys", "/connections", "/addresses", "/personal-data"):
         assert scene.owner.get(scene.page + name).status_code == 200, name
+
+
+def test_a_new_owner_gets_no_address_of_the_former_one(scene: Scene) -> None:
+    path = f"{scene.page}/keys/codes"
+    fields = {**forms_of(scene.owner.get(f"{scene.page}/keys"))[path], "kind": "handover", "owner_key": scene.owner.key}
+    [code] = CODE.findall(scene.owner.client.post(path, data=fields).text)
+    successor = person(scene.app)
+    shown = successor.send(successor.get("/owner/recover"), "/owner/recover", code=code)
+    [successor.key] = set(OWNER_KEY.findall(shown.text))
+    assert successor.send(shown, "/owner/recover/use").status_code == 200
+    path = f"{scene.page}/personal-data"
+    exported = successor.send(successor.get(path), f"{path}/export", owner_key=successor.key).get_json()["tables"]
+    addresses = {EMAIL, "127.0.0.1"}
+    assert {each for each in addresses if each in json.dumps(exported)} == set()
+    assert exported["audit_entries"][0].keys() >= {"action", "at"}
+    assert {each for each in addresses if each in json.dumps(scene.export())} == addresses
 
 
 def test_an_erasure_that_is_repeated_changes_nothing_more(scene: Scene) -> None:

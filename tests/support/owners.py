@@ -14,6 +14,7 @@ from werkzeug.test import TestResponse
 _FORM = re.compile(r"<form\b[^>]*>.*?</form>", re.DOTALL)
 _ACTION = re.compile(r'action="([^"]*)"')
 _HIDDEN = re.compile(r'<input type="hidden" name="([^"]*)" value="([^"]*)"')
+CODE = re.compile(r"\b(?:[0-9A-HJKMNP-TV-Z]{4}-){6}[0-9A-HJKMNP-TV-Z]{4}\b")
 OWNER_KEY = re.compile(r"ok_[A-Za-z0-9_-]{43}")
 
 

@@ -66,21 +66,16 @@ def find(first: WalletView, order: PayoutOrder, *, nanos: int) -> tuple[ChainNam
 
 def lock_wallet(session: Session, wallet_id: str, agent_id: str) -> None:
     """Keep a seller's wallet from being deleted until the unit ends. Raises: NotFound if it was."""
-    leases.lock(session, _wallets_lock(agent_id))
+    leases.lock(session, f"paid-wallets:{agent_id}")
     if not spending_accounts.existing(session, [wallet_id]):
         raise NotFound("This wallet was deleted.")
-
-
-def _wallets_lock(agent_id: str) -> str:
-    """Return the name that a payout to a seller's wallet locks, and the deletion of one."""
-    return f"paid-wallets:{agent_id}"
 
 
 def open_payout_error(session: Session, wallet_id: str) -> TransactionInProgress | None:
     """Return the error that prevents deleting a wallet to which a payout or refund is pending, or None."""
     agent_id, *addresses = wallets.agent_and_addresses(session, wallet_id)
     if session.scalar(select(exists().where(Service.agent_id == agent_id))):
-        leases.lock(session, _wallets_lock(agent_id))
+        leases.lock(session, f"paid-wallets:{agent_id}")
     is_open = Payout.recipient.in_(addresses), Payout.closed_at.is_(None), Payout.status == PayoutStatus.PENDING.value
     found = session.scalar(select(Payout.id).where(*is_open).limit(1))
     problem = "A payout or refund to this wallet is still pending; delete the wallet once it has ended."

@@ -146,7 +146,7 @@ def write_off(service: Service, *, actor: Actor, claim: Claim) -> Payout:
     with unit_of_work() as session:
         if session.scalar(select(agents.exists_with(service.agent_id))):
             raise _refused("seller_exists", "The seller of this service exists, so its earnings are paid out.")
-        leases.lock(session, _earnings_lock(service.id))
+        leases.lock(session, f"payouts:{service.id}")
         found = earnings.read(session, service.id)
         payout = _new(service, PayoutKind.PAYOUT, found.unpaid_nanos - found.held_nanos)
         if payout.amount_nanos <= 0:
@@ -259,7 +259,7 @@ def _send(
 
 def _take(session: Session, payout: Payout, status: PayoutStatus, actor: Actor) -> None:
     """Record a payout or refund if the earnings cover it, and lock them until the unit ends. Raises: PayoutRefused."""
-    leases.lock(session, _earnings_lock(payout.service_id))
+    leases.lock(session, f"payouts:{payout.service_id}")
     if payout.wallet_id is not None:
         destinations.lock_wallet(session, payout.wallet_id, payout.agent_id)
     found = earnings.read(session, payout.service_id)
@@ -282,10 +282,6 @@ def _take(session: Session, payout: Payout, status: PayoutStatus, actor: Actor) 
     paid = AuditAction.SERVICE_PAID if payout.chain else AuditAction.SERVICE_WRITTEN_OFF
     action = paid if is_payout else AuditAction.SERVICE_CALL_REFUNDED
     trail.record(session, actor, AuditEvent(action, payout.agent_id, after=after))
-
-
-def _earnings_lock(service_id: str) -> str:
-    return f"payouts:{service_id}"
 
 
 def get(payout_id: str) -> Payout:
