@@ -5,6 +5,7 @@ from app.core.host import harden
 harden()
 
 import base64  # noqa: E402
+import gc  # noqa: E402
 import secrets  # noqa: E402
 import signal  # noqa: E402
 import sys  # noqa: E402
@@ -39,6 +40,8 @@ def main() -> None:
     listener = server.listen()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: listener.close())
+    gc.collect()
+    gc.freeze()  # what lives as long as the process is not looked through again
     server.serve(listener)
 
 

@@ -115,7 +115,10 @@ class RemoteSigner:
     solana_address: str
 
     def sign_digest(self, _digest: bytes, of: Mapping[str, Any]) -> tuple[int, int, int]:
-        y_parity, r, s = self._sign(of)
+        return self.sign_transaction(of)
+
+    def sign_transaction(self, fields: Mapping[str, Any]) -> tuple[int, int, int]:
+        y_parity, r, s = self._sign(fields)
         return y_parity, r, s
 
     def sign_message(self, message: bytes) -> bytes:

@@ -9,6 +9,7 @@ import structlog
 from sqlalchemy import bindparam, select
 
 from app.authenticated import RowChanged, RowSeal, seal_of
+from app.capacity.single_flight_cache import SingleFlightCache
 from app.core import clock
 from app.core.chains import TOKENS_BY_SYMBOL, USDC, ChainName
 from app.core.money import TokenAmount
@@ -18,7 +19,7 @@ from app.db.tables import table_of
 from app.db.unit_of_work import read_only_unit
 from app.payments.treasury import OWNER_AGENT_ID
 from app.ports.errors import Rejected
-from app.ports.vault import SecretLocation
+from app.ports.vault import SecretLocation, Signer
 from app.spending.holds import SpendingHoldState
 from app.spending.models import SpendingHold
 from app.state import app_state
@@ -30,6 +31,8 @@ from signer.journal import Journal
 
 _log = structlog.get_logger(__name__)
 _MAX_INTENTS = 20
+_OPEN_SECONDS = 60
+"""How long an opened key is used again: the process has the key that opens it for as long as it lives."""
 _NANOS_PER_USDC_UNIT = 1000
 _LEAST_PERCENT = 90
 """The least share of a USDC payment that its hold must cover: a hold has the dollar value at the market's price."""
@@ -55,6 +58,7 @@ _QUERY = PreparedRead(
 class SignerService:
     def __init__(self, journal: Journal) -> None:
         self.journal, self._reads, self._lock = journal, KeptConnection(), threading.Lock()
+        self._opened = SingleFlightCache()
         self.acts: Mapping[str, Callable[..., Any]] = {
             "ping": lambda: True, "sign": self.sign, "withdraw": journal.close, "signed": journal.signed_since,
             "create": _create, "import": _import, "seal": _seal, "check": _check, "refusals": journal.refusals,
@@ -66,10 +70,8 @@ class SignerService:
         """Return the signature of a content that carries out recorded intents of a wallet. Raises: Refused."""
         try:
             sealed, candidates = self._read(wallet, intents)
-            addresses = candidates[0].evm_address, candidates[0].solana_address
             # Before the journal: what its key service cannot open was not signed.
-            signer = app_state().ports.vault.signer(sealed, custody.key_location(wallet), addresses=addresses)
-            require(signer.evm_address == addresses[0], "wrong_key")
+            signer = self._open(wallet, sealed, candidates[0])
             signable = self._recorded(candidates, content)
         except Refused as refusal:
             _log.error("signature_refused", wallet_id=wallet, intents=list(intents)[:_MAX_INTENTS], reason=str(refusal))
@@ -77,6 +79,17 @@ class SignerService:
         if "message" in content:
             return signer.sign_message(_bytes(content["message"])).hex()
         return signer.sign_digest(signable.digest, content)
+
+    def _open(self, wallet_id: str, sealed: str, of: Intended) -> Signer:
+        """Open a wallet's key, or use one opened shortly before. Raises: Refused, Rejected, KeyServiceUnavailable."""
+        addresses = of.evm_address, of.solana_address
+
+        def load() -> Signer:
+            return app_state().ports.vault.signer(sealed, custody.key_location(wallet_id), addresses=addresses)
+
+        signer: Signer = self._opened.get((wallet_id, sealed), load, ttl_seconds=_OPEN_SECONDS, failure_ttl_seconds=0)
+        require(signer.evm_address == of.evm_address, "wrong_key")
+        return signer
 
     def _recorded(self, candidates: Sequence[Intended], content: Mapping[str, Any]) -> Signable:
         network = app_state().settings.network.value

@@ -31,6 +31,7 @@ from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
 from app.adapters.evm import signatures
+from app.adapters.evm.send import transactions
 from app.capacity.single_flight_cache import SingleFlightCache
 from app.core import hpke
 from app.db.unit_of_work import assert_no_unit
@@ -93,15 +94,16 @@ class _NonCopyable:
 class LocalSigner(_NonCopyable):
     """The two keys of one wallet, opened for one signing; shows addresses only."""
 
-    __slots__ = ("_evm", "_solana")
+    __slots__ = ("_evm", "_evm_address", "_solana")
 
     def __init__(self, evm: PrivateKey, solana: Ed25519PrivateKey) -> None:
-        self._evm = evm
+        self._evm, self._evm_address = evm, ""
         self._solana = solana
 
     @property
     def evm_address(self) -> str:
-        return evm_address(self._evm)
+        self._evm_address = self._evm_address or evm_address(self._evm)
+        return self._evm_address
 
     @property
     def solana_address(self) -> str:
@@ -116,6 +118,9 @@ class LocalSigner(_NonCopyable):
         signature = self._evm.sign_recoverable(digest, hasher=None)
         r, s = int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:64], "big")
         return signature[64] & 1, r, s
+
+    def sign_transaction(self, fields: Mapping[str, Any]) -> tuple[int, int, int]:
+        return self.sign_digest(transactions.digest_of(fields), fields)
 
     def sign_message(self, message: bytes) -> bytes:
         return self._solana.sign(message)

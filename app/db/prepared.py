@@ -136,7 +136,14 @@ class PreparedRead(PreparedStatement):
         return compiled
 
 
-_COMMIT = PreparedStatement(text("COMMIT"))
+class _Commit(PreparedStatement):
+    """COMMIT, which on PostgreSQL begins the next transaction, too."""
+
+    def _statement_in(self, dialect: Dialect) -> ClauseElement:
+        return text("COMMIT AND CHAIN") if dialect.name == "postgresql" else self._statement
+
+
+_COMMIT = _Commit(text("COMMIT"))
 
 
 def commit_part(session: Session) -> None:

@@ -117,7 +117,8 @@ def unit_of_work() -> Iterator[Session]:
         with _open_unit(session, unit):
             yield session
             session.flush()
-            _commit(session.commit)
+            with _committing():
+                session.commit()
             unit.end_part()
     finally:
         unit.run_callbacks()
@@ -129,14 +130,16 @@ def end_part(session: Session, commit: Callable[[], object]) -> None:
     if unit is None:
         raise UnitError("a part of a unit of work ends inside it")
     session.flush()
-    _commit(commit)
+    with _committing():
+        commit()
     session.expire_all()
     unit.end_part()
 
 
-def _commit(commit: Callable[[], object]) -> None:
+@contextmanager
+def _committing() -> Iterator[None]:
     try:
-        commit()
+        yield
     except DBAPIError as error:
         # The server ended an idle transaction before COMMIT: nothing was done.
         if error.connection_invalidated and getattr(error.orig, "sqlstate", None) != IDLE_IN_TRANSACTION:

@@ -43,8 +43,11 @@ class Signer(Protocol):
     def sign_digest(self, digest: bytes, of: Mapping[str, Any]) -> tuple[int, int, int]:
         """Return `(y_parity, r, s)` of a secp256k1 signature (RFC 6979, low s) over a 32-byte digest.
 
-        `of` is what has this digest: the fields of a transaction, or the struct, values and domain of EIP-712.
+        `of` is what has this digest: the struct, values and domain of EIP-712.
         """
+
+    def sign_transaction(self, fields: Mapping[str, Any]) -> tuple[int, int, int]:
+        """Return the same over the digest of an EVM transaction; the fields have the names of JSON-RPC."""
 
     def sign_message(self, message: bytes) -> bytes:
         """Return the 64-byte Ed25519 signature over a Solana message."""

@@ -16,7 +16,7 @@ from flask import Flask
 from sqlalchemy import select, update
 
 from app.approvals import service as approvals
-from app.approvals.service import OwnerMethod, OwnerProof
+from app.approvals.service import OwnerMethod
 from app.catalog.models import Payout
 from app.catalog.payouts import earnings
 from app.catalog.payouts import service as payouts
@@ -613,7 +613,7 @@ def test_the_operator_writes_off_what_a_deleted_seller_has_earned_and_only_that(
 def approve(approval_id: str) -> None:
     found = approvals.get(approval_id)
     with unit_of_work() as session:
-        assert approvals.decide(session, found, is_approved=True, proof=OwnerProof(OwnerMethod.OWNER_KEY))
+        assert approvals.decide(session, found, is_approved=True, method=OwnerMethod.OWNER_KEY)
     execute_approvals()
 
 
@@ -671,8 +671,8 @@ def test_a_payout_that_the_owner_refuses_is_not_made_and_holds_nothing(stage: Ma
     approval_id = request(stage, {"address": fresh_address()}).get_json()["approval"]["id"]
     waiting_for_owner = approvals.get(approval_id)
     with unit_of_work() as session:
-        by_session = OwnerProof(OwnerMethod.SESSION)
-        assert approvals.decide(session, waiting_for_owner, is_approved=False, proof=by_session)
+        by_session = OwnerMethod.SESSION
+        assert approvals.decide(session, waiting_for_owner, is_approved=False, method=by_session)
     execute_approvals()
     assert (statement(stage)["payouts"], stage.seller.spent_this_month()) == ([], 0)
     assert request(stage).get_json()["amount_usd"] == 0.9

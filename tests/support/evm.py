@@ -13,6 +13,7 @@ from coincurve import PrivateKey
 from eth_abi.abi import encode
 
 from app.adapters.evm.chain import EvmChain
+from app.adapters.evm.send import transactions
 from app.adapters.vault import evm_address
 from app.core.chains import ETH, USDC, ChainName, Token
 from app.core.money import TokenAmount
@@ -56,6 +57,9 @@ class Person:
     def sign_digest(self, digest: bytes, _of: Any) -> tuple[int, int, int]:
         signature = self._key.sign_recoverable(digest, hasher=None)
         return (signature[64] & 1, int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:64], "big"))
+
+    def sign_transaction(self, fields: Mapping[str, Any]) -> tuple[int, int, int]:
+        return self.sign_digest(transactions.digest_of(fields), fields)
 
     def sign_message(self, message: bytes) -> bytes:
         raise AssertionError(f"no EVM chain signs messages: {message!r}")

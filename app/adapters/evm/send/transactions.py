@@ -159,7 +159,7 @@ def sign(fields: Mapping[str, Any], signer: Signer, *, sender: str) -> tuple[byt
     """Return the signed bytes and their hash. Raises: ValueError for another key than the sender's."""
     if signer.evm_address != sender:
         raise ValueError("another key than the sender's would sign the transaction")
-    raw = encode_signed(fields, *signer.sign_digest(digest_of(fields), fields))
+    raw = encode_signed(fields, *signer.sign_transaction(fields))
     return raw, hash_of(raw)
 
 
