@@ -18,7 +18,7 @@ from app.errors import KeyServiceUnavailable
 from app.ports.errors import Rejected
 from app.ports.vault import INTENTS, NewWallet, SecretLocation
 
-_SECONDS, _RETRY_SECONDS, _MOST = 5, 5, 65_536
+_SECONDS, _RETRY_SECONDS, _MOST, _MOST_PHRASE = 5, 5, 65_536, 4096
 _SECONDS_OF_METRICS = 2
 _WALLET_TABLES = frozenset({"wallet_keys", "retired_keys", "key_transfers"})
 
@@ -165,6 +165,8 @@ class RemoteVault(LocalVault):
         return sealed, public
 
     def import_phrase(self, to: SecretLocation, phrase: str, info: str, key: str, at: SecretLocation) -> NewWallet:
+        if len(phrase) > _MOST_PHRASE:  # a longer line ends the connection, which would look like an outage
+            raise ValueError("not_a_phrase")
         asked = {"row_id": to.row_id, "phrase": phrase, "info": info, "key": key, "import_id": at.row_id}
         try:
             return NewWallet(*self._client.ask("import_phrase", **asked))

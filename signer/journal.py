@@ -58,8 +58,14 @@ _PERMIT = "permit"
 _MAX_PERMITS = 8
 """A draft is simulated with a permit, and signed with another one if a swap came first; neither pays by itself."""
 _BUSY_SECONDS, _TRIES = 4, 50
+# A signature may not outlive its row, so the server's default for commits does not count.
+_OPTIONS = "-c default_transaction_isolation=serializable -c synchronous_commit=on"
 _Run = Callable[..., Sequence[Sequence[Any]]]
 _ResultT = TypeVar("_ResultT")
+
+
+class UnsafeJournalError(RuntimeError):
+    """Transactions of two signers would not see each other's."""
 
 
 class Journal:
@@ -156,8 +162,11 @@ class Journal:
         return self._run
 
     def _open_postgresql(self) -> _Run:
-        url, options = self._url.replace("+psycopg", ""), "-c default_transaction_isolation=serializable"
-        self._connection = psycopg.connect(url, autocommit=True, options=options)
+        url = self._url.replace("+psycopg", "")
+        self._connection = psycopg.connect(url, autocommit=True, options=_OPTIONS)
+        [level] = self._connection.execute("SHOW transaction_isolation").fetchone()
+        if level != "serializable":
+            raise UnsafeJournalError("SIGNER_DATABASE_URL is of a pooler that ignores options; name the database.")
         self._connection.execute(_SCHEMA.encode())
         prepared = PreparedStatements(self._connection)
 

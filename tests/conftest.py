@@ -199,7 +199,7 @@ def build_app(_application_pool: ApplicationPool) -> Iterator[Callable[..., Appl
         chosen = settings_for(database_url, **(settings or {}))
         app = _application_pool.take(chosen, **parts) if reused else make_app(chosen, **parts)
         closing.append((app, _application_pool.give_back if reused else close))
-        if os.environ.get("TEST_SIGNER"):
+        if os.environ.get("TEST_SIGNER") and "vault" not in parts:
             signers.append(start_signer(app))
         return app
 

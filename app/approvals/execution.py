@@ -108,12 +108,13 @@ def _on_refusal(row: Approval, holder: str, claim: ExecutionClaim, error: Servic
         # It was recorded as failed: the transaction says why.
         _log.info("approved_payment_failed", approval_id=row.id, code=error.code)
         with unit_of_work() as session:
-            shown = {"code": error.code, "message": error.message}
-            update_rows(session, Approval, Approval.id == row.id, error=shown)
+            update_rows(session, Approval, Approval.id == row.id, error={"code": error.code, "message": error.message})
     elif isinstance(error, IdempotencyConflict) or error.status in _RETRIED_STATUSES:
-        is_own = Approval.id == row.id, Approval.holder == holder
+        is_own = Approval.id == row.id, Approval.holder == holder, Approval.status == ApprovalStatus.APPROVED.value
         with unit_of_work() as session:
-            update_rows(session, Approval, *is_own, lease_until=clock.now() + _RETRY_AFTER)
+            accounts.lock_account_of_hold(session, row.id)
+            if update_rows(session, Approval, *is_own, lease_until=clock.now() + _RETRY_AFTER):
+                spending_holds.restore_hold(session, row.id)  # its hold had become one of a part that was committed
     else:
         _fail(row, holder, error.code, error.message)
 

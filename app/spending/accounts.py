@@ -60,7 +60,7 @@ class _Locking(PreparedStatement):
 
 
 _LOCK = _Locking(bindparam("of_wallet"), *COLUMNS)
-_LOCK_ONLY = _Locking(bindparam("of_wallet"), _TABLE.c.wallet_id)
+_LOCK_ONLY = _Locking(bindparam("of_wallet"), _TABLE.c.frozen_at)
 _LOCK_OF_HOLD = _Locking(
     select(SpendingHold.wallet_id).where(SpendingHold.reference == bindparam("of_hold")).scalar_subquery(), *COLUMNS
 )
@@ -109,10 +109,11 @@ def lock_account(session: Session, wallet_id: str) -> Account:
     return verified_account(session, row)
 
 
-def lock_only(session: Session, wallet_id: str) -> None:
-    """Lock an account as `lock_account` does, without reading it. Raises: NotFound if the wallet was deleted."""
-    if _LOCK_ONLY.one_or_none(session, {"of_wallet": wallet_id}) is None:
+def lock_only(session: Session, wallet_id: str) -> bool:
+    """Lock an account that was verified before; return whether it is frozen. Raises: NotFound if it was deleted."""
+    if (row := _LOCK_ONLY.one_or_none(session, {"of_wallet": wallet_id})) is None:
         raise wallet_not_found()
+    return row.frozen_at is not None
 
 
 def lock_account_of_hold(session: Session, reference: str) -> Account | None:

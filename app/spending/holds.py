@@ -89,7 +89,8 @@ def hold(
     what can be counted.
     """
     if reference in COMMITTED.get():
-        accounts.lock_only(session, wallet_id)
+        if accounts.lock_only(session, wallet_id):  # frozen since it was held
+            raise errors.WalletFrozen
         return
     approved = None if is_owner_asked else request.approved
     if approved is not None:

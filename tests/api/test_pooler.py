@@ -11,7 +11,7 @@ from sqlalchemy import bindparam, select
 from app.core import clock
 from app.db.group_commit import KeptConnection
 from app.db.leases import Heartbeat
-from app.db.prepared import PreparedInsert, PreparedRead
+from app.db.prepared import PreparedInsert, PreparedRead, commit_part
 from app.db.tables import table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from tests.support.applications import close, make_app, settings_for
@@ -49,7 +49,9 @@ def test_without_prepared_statements_each_transaction_may_use_another_connection
         for number in range(4):
             with unit_of_work() as session:
                 insert.execute(session, {"name": f"beat-{number}", "at": clock.now()})
+                commit_part(session)
+                insert.execute(session, {"name": f"after-{number}", "at": clock.now()})
             with read_only_unit() as session:
-                assert len(read.all(session, {"after": ""})) == number + 1
+                assert len(read.all(session, {"after": ""})) == 2 * (number + 1)
             assert kept.execute("SELECT $1::int + 1", [23], [b"%d" % number]) == [[b"%d" % (number + 1)]]
     assert FIX not in app.test_cli_runner().invoke(args=["doctor"]).output

@@ -35,6 +35,7 @@ from app.owner import wallet_keys as service
 from app.payments import treasury
 from app.platform import personal_data
 from app.ports.vault import NewWallet, SecretLocation
+from app.state import app_state
 from app.wallets.core import custody, wallets
 from app.wallets.core.models import KeyTransfer, Wallet
 from app.wallets.core.wallets import MAX_WALLETS_PER_AGENT
@@ -170,8 +171,12 @@ def test_a_request_that_is_cancelled_while_a_slow_key_service_opens_the_key_give
 
     with ada.later():
         monkeypatch.setattr(custody, "seal_phrase", cancelled_meanwhile)
-        # It was given out before the cancellation, so its words can be read.
-        assert ada.opened(ada.take()) == expected
+        taken = ada.take()
+        # It was given out before the cancellation, so its words can be read; a signer process reads the row itself.
+        if app_state().ports.signer is None:
+            assert ada.opened(taken) == expected
+        else:
+            assert (taken.status_code, is_given(taken)) == (404, False)
         assert f"{ada.keys}/take" not in forms_of(ada.browser.get(ada.keys))
     assert acts() == ["export_requested", "exported", "export_cancelled"]
 

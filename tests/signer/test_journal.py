@@ -15,7 +15,8 @@ from app.core.chains import USDC, ChainName
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount
 from signer.intended import Intended, Refused, Signable
-from signer.journal import Journal
+from signer.journal import Journal, UnsafeJournalError
+from tests.support.transaction_pooler import transaction_pooler
 
 SENDER = "0x00000000000000000000000000000000000000A1"
 ROUNDS = 12
@@ -112,3 +113,15 @@ def test_a_refusal_in_the_middle_records_nothing(journals: Sequence[Journal]) ->
     both = replace(free, intents=[*free.intents, *taken.intents])
     assert outcome(partial(journals[1].record, both)) == "withdrawn"
     assert journals[2].signed_since(0) == {}
+
+
+def test_behind_a_pooler_that_ignores_the_isolation_no_signer_starts(postgres_url: str) -> None:
+    with transaction_pooler(postgres_url) as url, pytest.raises(UnsafeJournalError, match="pooler"):
+        Journal(url)
+
+
+def test_a_server_that_commits_before_it_has_written_does_not_make_the_journal_forget(postgres_url: str) -> None:
+    journal = Journal(postgres_url)
+    [shown] = journal._connection.execute("SHOW synchronous_commit").fetchone()
+    journal.disconnect()
+    assert shown == "on"

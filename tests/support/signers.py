@@ -23,6 +23,8 @@ from signer.service import SignerService
 from tests.support.applications import change_ports, close, make_app
 
 KEY_ID = "w1"
+VAULTS: dict[str, LocalVault] = {}
+"""The vaults of signers by the paths of their sockets, for what only an operator's command may read."""
 
 
 @dataclass
@@ -49,6 +51,7 @@ class SignerThread:
 
     def end(self) -> None:
         self.stop()
+        del VAULTS[self.client.path]
         self.server.service.journal.disconnect()
         close(self.app)
 
@@ -60,9 +63,10 @@ def start_signer(app: Application, folder: Path | None = None) -> SignerThread:
     if not key.exists():
         key.write_bytes(secrets.token_bytes(32))
     keys = app.state.settings.encryption_key_list()
-    own = make_app(app.state.settings, vault=LocalVault(keys, {KEY_ID: partial(key_file, str(key))}, KEY_ID))
-    service = SignerService(Journal(f"sqlite:///{folder}/signed.sqlite"))
     path = str(folder / "signer.sock")
+    VAULTS[path] = LocalVault(keys, {KEY_ID: partial(key_file, str(key))}, KEY_ID)
+    own = make_app(app.state.settings, vault=VAULTS[path])
+    service = SignerService(Journal(f"sqlite:///{folder}/signed.sqlite"))
     client = SignerClient(path)
     running = SignerThread(own, folder, SignerServer(own, service, path, [os.geteuid()]), client)
     running.start()

@@ -10,14 +10,21 @@ from contextlib import AbstractContextManager
 import pytest
 from flask import Flask
 from sqlalchemy import select, text, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.db import unit_of_work as unit
 from app.db.leases import Heartbeat
 from app.db.prepared import commit_part
-from app.db.unit_of_work import UnitError, after_commit, assert_no_unit, read_only_unit, unit_of_work
+from app.db.unit_of_work import (
+    CommitUnknownError,
+    UnitError,
+    after_commit,
+    assert_no_unit,
+    read_only_unit,
+    unit_of_work,
+)
 from app.extensions import db
 from tests.support.ledger import race
 
@@ -205,6 +212,37 @@ def test_a_part_stays_committed_and_is_announced_if_the_rest_fails() -> None:
     with pytest.raises(Boom):
         fail_after_a_part()
     assert (committed_names(), called) == (["part"], ["part"])
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("is_before", [True, False])
+def test_a_part_whose_commit_was_lost_is_unknown_and_one_before_the_loss_stays(
+    build_app: Callable[..., Flask],
+    postgres_url: str,
+    is_before: bool,  # noqa: FBT001
+) -> None:
+    called: list[str] = []
+
+    def lose(backend: int) -> None:
+        with db.engine.connect() as other:
+            other.execute(text("SELECT pg_terminate_backend(:backend, 5000)"), {"backend": backend})
+
+    def work() -> None:
+        with unit_of_work() as session:
+            after_commit(lambda: called.append("part"))
+            add("part")
+            session.flush()
+            backend = session.scalar(text("SELECT pg_backend_pid()"))
+            if is_before:
+                lose(backend)
+            commit_part(session)
+            lose(backend)
+            add("rest")
+
+    with build_app(postgres_url).app_context():
+        with pytest.raises(CommitUnknownError if is_before else DBAPIError):
+            work()
+        assert (committed_names(), called) == (([], []) if is_before else (["part"], ["part"]))
 
 
 def test_locks_of_a_committed_part_are_free(each_app: Flask) -> None:

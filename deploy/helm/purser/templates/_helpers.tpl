@@ -93,7 +93,7 @@ spec:
   envFrom:
     - secretRef: {name: {{ .Values.signer.secretName }}}
   env:
-    {{- range $name := list "NETWORK" "LOG_LEVEL" "WALLET_EXPORT_WAIT_SECONDS" }}
+    {{- range $name := list "NETWORK" "LOG_LEVEL" "WALLET_EXPORT_WAIT_SECONDS" "DATABASE_PREPARED_STATEMENTS" }}
     {{- with index $.Values.settings $name }}
     - {name: {{ $name }}, value: {{ . | quote }}}
     {{- end }}
