@@ -33,6 +33,9 @@ class SolanaPerson:
     def sign_digest(self, digest: bytes, _of: Any) -> tuple[int, int, int]:
         raise AssertionError(f"Solana signs no digests: {digest!r}")
 
+    def sign_transaction(self, fields: Any) -> tuple[int, int, int]:
+        raise AssertionError(f"Solana has no such transactions: {fields!r}")
+
 
 def chain_at(*urls: str, commitment: str = "confirmed", read_seconds: float = 60) -> SolanaChain:
     """Return the adapter for nodes of the sandbox's cluster."""
