@@ -179,7 +179,9 @@ def _withdraw(ids: Sequence[str]) -> None:
     with unit_of_work() as session:
         for each, validity in signed.items():
             _log.error("signed_without_movement", intent=each, **validity)
-            update_rows(session, SigningIntent, SigningIntent.id == each, closed_at=clock.now(), **validity)
+            nonce, until = validity["nonce"], validity["valid_until"]
+            is_signed, now = SigningIntent.id == each, clock.now()
+            update_rows(session, SigningIntent, is_signed, closed_at=now, nonce=nonce, valid_until=until)
         _end(session, in_list(session, SigningIntent.id, [each for each in rows if each not in signed]))
 
 
