@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import secrets
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from launcher.settings import Plan
-from launcher.supervisor import Program
+
+if TYPE_CHECKING:
+    from launcher.supervisor import Program
 
 FOLDER = "signer"
 _KEY_FILE = "wallet.key"
@@ -22,6 +25,8 @@ _NOT_OF_CLIENTS = ("WALLET_ENCRYPTION_KEYS", "VAULT_TOKEN", "PKCS11_PIN", "SIGNE
 
 def add_signer(plan: Plan, *, tier: int) -> Program | None:
     """Take the signer's settings from those of the other processes; return its program, None if it is off."""
+    from launcher.supervisor import Program  # noqa: PLC0415 - commands of the launcher do without it
+
     folder, settings = plan.var / FOLDER, plan.environment
     if not _is_on(plan):
         add_wallet_key(plan)
