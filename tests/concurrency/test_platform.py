@@ -292,8 +292,9 @@ def test_deletion_races_with_registration_claims_and_administration(stage: Stage
         assert stage.count(Wallet.agent_id == agent_id) == 0
         assert stage.count(SpendingAccount.agent_id == agent_id) == 0
         assert stage.count(ApiKey.agent_id == agent_id, ApiKey.revoked_at.is_(None)) == 0
-        open_codes = (ClaimCode.agent_id == agent_id, ClaimCode.revoked_at.is_(None))
+        open_codes = ClaimCode.agent_id == agent_id, ClaimCode.revoked_at.is_(None), ClaimCode.claimed_at.is_(None)
         assert stage.count(*open_codes) == 0
+        assert claim()[0] in {401, 404}, "a used code is as wrong as any other"
         assert stage.count(AgentRow.id == agent_id, AgentRow.deleted_at.is_(None)) == 0
 
 
