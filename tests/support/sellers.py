@@ -111,6 +111,7 @@ class ScriptedSeller:
     behave: Behaviour = serve
     headers: list[str] = field(default_factory=list)
     in_body: bool = False
+    sending: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def url(self) -> str:
@@ -136,7 +137,8 @@ class ScriptedSeller:
         call = SignedAuthorization.of_payload(payment["payload"]).call()
         rich = self.node.rpc("eth_accounts")[1]
         sent = {"from": rich, "to": self.node.deployment.usdc, "data": "0x" + call.hex(), "gas": hex(200_000)}
-        tx_hash = str(self.node.rpc("eth_sendTransaction", sent))
+        with self.sending:  # the node gives two that arrive together one nonce
+            tx_hash = str(self.node.rpc("eth_sendTransaction", sent))
         await_mined(self.node, tx_hash)
         return tx_hash
 
