@@ -253,10 +253,7 @@ class _StreamedBody:
         return not self._last_relayed or self._last_relayed.endswith(_EVENT_ENDS)
 
     def _incoming_piece(self, deadline: Deadline, silence_seconds: Decimal | None = None) -> bytes | None:
-        """Read a piece; None if none arrives within a silence that is limited.
-
-        Raises: OutcomeUnknown, including after the deadline.
-        """
+        """Read a piece; None if none arrives for this time. Raises: OutcomeUnknown, including after the deadline."""
         piece = self._incoming.read_within(silence_seconds) if silence_seconds else self._incoming.read()
         if time.monotonic() > deadline:
             raise OutcomeUnknown("timeout")

@@ -82,7 +82,7 @@ class GatewayCall:
     payable: PayableRequest
     max_bytes: int
     timeout_seconds: int | None = None
-    """The time limit of the whole response; None for clients, who may disconnect."""
+    """The time limit of the whole exchange; None for clients, who may disconnect."""
 
     @cached_property
     def validated(self) -> ValidatedRequest:

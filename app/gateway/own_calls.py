@@ -21,7 +21,7 @@ _MAX_BODY_BYTES = 64 * 1024
 def chat(
     payer: Principal, model: str, body: Mapping[str, Any], *, max_cost_nanos: int, timeout_seconds: int
 ) -> tuple[int, bytes, int]:
-    """Complete a chat with `provider/model`, charged to an account's credits; return status, body and cost (nanos).
+    """Complete a chat with `provider/model`, charged to an account's credits; return status, body and cost in nanos.
 
     Raises: InvalidInput if it may cost more than `max_cost_nanos`; ServiceError, as `call.forward` does.
     """

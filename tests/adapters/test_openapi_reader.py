@@ -108,6 +108,13 @@ INVALID: list[tuple[Any, str]] = [
     ),
     (one({"parameters": [{"name": "q", "in": "query", "schema": {}}] * 2}), "#/paths/~1x/get/parameters/1"),
     (one({"parameters": [{"$ref": "#/info"}]}), "#/paths/~1x/get/parameters/0"),
+    (
+        document(
+            components={"x-odd": {"name": ["q"], "in": "path"}},
+            paths={"/x": {"get": {**ANSWER, "parameters": [{"$ref": "#/components/x-odd"}]}}},
+        ),
+        "#/paths/~1x/get/parameters/0",
+    ),
     # References without a target, and circular ones.
     (document(paths={"/x": {"$ref": "#/components/pathItems/none"}}), "#/paths/~1x/$ref"),
     (document(paths={"/x": {"$ref": "#/paths/~1x"}}), "#/paths/~1x"),

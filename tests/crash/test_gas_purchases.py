@@ -6,15 +6,19 @@ import pytest
 
 from app.core.chains import ChainName
 from app.payments import treasury
-from tests.crash.conftest import EvmScene, SolanaScene, counted_usd
+from tests.crash.conftest import EvmScene, SolanaScene, counted_usd, on_both
 from tests.support.chains import fund, usdc
-from tests.support.processes import COMMIT, Point
+from tests.support.processes import COMMIT, Point, distinct, points
 
 pytestmark = pytest.mark.chain
 BASE = ChainName.BASE
 
 # The claim is committed first, then payment, submission and delivery together, then what became of them; then the swap.
-POINTS = [
+STEPS = points(
+    COMMIT, "quote", "sign", "sign", COMMIT, "broadcast", "broadcast", COMMIT,
+    "quote", "sign", COMMIT, "broadcast", COMMIT, COMMIT,
+)  # fmt: skip
+ON_POSTGRES = [
     Point(COMMIT, "before", 2),
     Point(COMMIT, "after", 2),
     Point("broadcast", "after"),
@@ -45,10 +49,15 @@ def _assert_bought_and_swapped_once(scene: EvmScene, treasury_address: str) -> N
     assert counted_usd(scene.app) == pytest.approx(rows[None]["cost_usd"] + price / 10**6)
 
 
-@pytest.mark.parametrize("point", POINTS, ids=str)
-@pytest.mark.parametrize(
-    "database_url", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
-)
+@pytest.mark.usefixtures("wallets")
+def test_every_step_of_a_swap_without_ether_is_a_kill_point(scene: EvmScene) -> None:
+    end = scene.in_child(scene.swap())
+    assert (end.answer[0], end.answer[1]["status"]) == (200, "confirmed")
+    known = {point.step for point in STEPS}
+    assert [point for point in end.passed if point.step in known] == STEPS
+
+
+@pytest.mark.parametrize(("database_url", "point"), on_both(distinct(STEPS), ON_POSTGRES), indirect=["database_url"])
 def test_ether_is_bought_once_and_swapped_once_whatever_is_killed(
     scene: EvmScene, wallets: tuple[str, str], point: Point
 ) -> None:

@@ -6,26 +6,43 @@ import pytest
 
 from app.core.chains import ChainName
 from app.payments import treasury
-from tests.crash.conftest import EvmScene, SolanaScene, counted_usd
+from tests.crash.conftest import EvmScene, SolanaScene, counted_usd, on_both
 from tests.support.chains import fund, usdc
-from tests.support.processes import COMMIT, Point
+from tests.support.processes import COMMIT, Point, distinct, points
 
 pytestmark = pytest.mark.chain
 BASE = ChainName.BASE
 
-# The claim is committed first, then transfer, fee and submission together, then their outcomes.
-POINTS = [Point(COMMIT, "before", 2), Point(COMMIT, "after", 2), Point("broadcast", "after"), Point(COMMIT, "after", 3)]
+# The claim is committed first, then transfer, fee and submission together, then their outcomes; the stored response.
+STEPS = points(COMMIT, "sign", COMMIT, "broadcast", COMMIT, COMMIT, COMMIT)
+ON_POSTGRES = [
+    Point(COMMIT, "before", 2),
+    Point(COMMIT, "after", 2),
+    Point("broadcast", "after"),
+    Point(COMMIT, "after", 3),
+]
 
 
-@pytest.mark.parametrize("point", POINTS, ids=str)
-@pytest.mark.parametrize(
-    "database_url", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
-)
-def test_amount_and_fee_of_a_killed_process_are_paid_once(scene: EvmScene, point: Point) -> None:
+@pytest.fixture
+def treasury_address(scene: EvmScene) -> str:
+    """The treasury's address; the settlement wallet has ether, and the agent's wallet none."""
     with scene.app.app_context():
-        treasury_address, settler = treasury.recipient(BASE), treasury.settler(BASE)
+        address, settler = treasury.recipient(BASE), treasury.settler(BASE)
     fund(scene.node, settler, eth=1)
     scene.node.rpc("anvil_setBalance", scene.agent.address, "0x0")
+    return address
+
+
+@pytest.mark.usefixtures("treasury_address")
+def test_every_step_of_a_sponsored_transfer_is_a_kill_point(scene: EvmScene) -> None:
+    end = scene.in_child(scene.transfer())
+    assert (end.answer[0], end.answer[1]["status"]) == (200, "confirmed")
+    known = {point.step for point in STEPS}
+    assert [point for point in end.passed if point.step in known] == STEPS
+
+
+@pytest.mark.parametrize(("database_url", "point"), on_both(distinct(STEPS), ON_POSTGRES), indirect=["database_url"])
+def test_amount_and_fee_of_a_killed_process_are_paid_once(scene: EvmScene, treasury_address: str, point: Point) -> None:
     transfer = scene.transfer()
     scene.kill_in(transfer, point)
     recorded = {row["id"] for row in scene.history()}

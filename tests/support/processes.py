@@ -104,8 +104,8 @@ def points(*steps: str) -> list[Point]:
 def distinct(passed: Sequence[Point]) -> list[Point]:
     """Return one point for each state that a killed process can leave: before each step with a trace, and the last.
 
-    All points since the last such step leave the same state. The one before the next step is behind every statement
-    that the kill must undo.
+    All points between two such steps leave the same state. The last of them follows every statement that the kill
+    must undo.
     """
     return [point for point in passed if point.when == "before" and point.step in _TRACES] + [passed[-1]]
 

@@ -92,11 +92,10 @@ def _own_parameters(
     for index, raw in enumerate(holder.get("parameters", ())):
         parameter = resolve(document, raw)
         where = json_pointer((*place, "parameters", str(index)))
-        try:
-            key = str(parameter["name"]), str(parameter["in"])
-        except (TypeError, LookupError):
+        if not isinstance(parameter, dict) or {type(parameter.get(each)) for each in ("name", "in")} != {str}:
             # A reference to another kind of object: the schema does not check the target.
-            raise InvalidDocumentError("This is not a parameter object.", where) from None
+            raise InvalidDocumentError("This is not a parameter object.", where)
+        key = parameter["name"], parameter["in"]
         if key in found:
             raise InvalidDocumentError("Another parameter has this name and location.", where)
         found[key] = parameter

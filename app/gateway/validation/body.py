@@ -43,7 +43,6 @@ _CONTENT_HEADERS = {
 _TYPES_OF_FILES = r"(?!(?u:\s)*(?:multipart|message)/).*"
 _TYPES_OF_TEXTS = rf"(?!(?u:\s)*application/octet-stream){_TYPES_OF_FILES}"
 _NOTHING = "(?!)"
-# Not files, whatever a part claims: their values are priced.
 _TEXT_FIELDS = FIELDS["priced"] | FIELDS["texts_of_forms"] | {_CHARSET_FIELD}
 
 

@@ -1899,10 +1899,10 @@ class AsyncOperations:
     async def erase_personal_data(self, agent_id: str) -> api.ErasedData:
         """Erase the personal data of an agent's owner. The agent stays, with its wallets, limits and credits.
 
-        E-mail addresses, names, notices, passkeys, address book, words of approvals, and what was bought where.
-        Movements, credits and the audit log stay, without names. It cannot be undone, and may be repeated. Refused
-        while a payment, a purchase or an approval is unfinished: `details.unfinished` has their ids. `agent_id` may
-        also be that of a deleted agent or of a gateway-only key.
+        Erases e-mail addresses, names, notices, passkeys, the address book, the texts of approvals, and what was
+        bought where. Movements, credits and the audit log stay, without names. It cannot be undone, and may be
+        repeated. Refused while a payment, a purchase or an approval is unfinished: `details.unfinished` has their
+        ids. `agent_id` may also be that of a deleted agent or of a gateway-only key.
         """
         result: api.ErasedData = await self._request(
             "DELETE", f"/v1/platform/agents/{quote(agent_id, safe='')}/personal-data", is_repeatable=True
@@ -3078,8 +3078,8 @@ class AsyncOperations:
         """Pay out all that is payable. `pending` means that it was sent and the service completes it.
 
         All that is payable is paid in USDC by the treasury of the service. Earnings that are not covered by what
-        was charged, and payouts below the minimum, are refused. A payout to an address that the controls of the
-        first wallet ask about waits for the owner: 202.
+        was charged, and payouts below the minimum, are refused. A payout to an address for which the controls of
+        the first wallet require an approval waits for the owner: 202.
 
         prefer: `respond-async` returns immediately; `wait=N` waits up to N (at most 25) seconds for confirmation.
         idempotency_key: Repeating a request with the same key returns the first response and pays nothing again.

@@ -716,7 +716,7 @@ export abstract class Operations {
   /**
    * Erase the personal data of an agent's owner. The agent stays, with its wallets, limits and credits.
    *
-   * E-mail addresses, names, notices, passkeys, address book, words of approvals, and what was bought where. Movements, credits and the audit log stay, without names. It cannot be undone, and may be repeated. Refused while a payment, a purchase or an approval is unfinished: `details.unfinished` has their ids. `agent_id` may also be that of a deleted agent or of a gateway-only key.
+   * Erases e-mail addresses, names, notices, passkeys, the address book, the texts of approvals, and what was bought where. Movements, credits and the audit log stay, without names. It cannot be undone, and may be repeated. Refused while a payment, a purchase or an approval is unfinished: `details.unfinished` has their ids. `agent_id` may also be that of a deleted agent or of a gateway-only key.
    */
   erasePersonalData(args: Input<"erase_personal_data", "">, options?: CallOptions): Promise<Output<"erase_personal_data">> {
     return this.call({ method: "DELETE", path: "/v1/platform/agents/{agent_id}/personal-data" }, args, options);
@@ -1237,7 +1237,7 @@ export abstract class Operations {
   /**
    * Pay out all that is payable. `pending` means that it was sent and the service completes it.
    *
-   * All that is payable is paid in USDC by the treasury of the service. Earnings that are not covered by what was charged, and payouts below the minimum, are refused. A payout to an address that the controls of the first wallet ask about waits for the owner: 202.
+   * All that is payable is paid in USDC by the treasury of the service. Earnings that are not covered by what was charged, and payouts below the minimum, are refused. A payout to an address for which the controls of the first wallet require an approval waits for the owner: 202.
    */
   requestPayout(args: Input<"request_payout", "">, options?: CallOptions): Promise<Output<"request_payout">> {
     return this.call({ method: "POST", path: "/v1/services/{service_id}/payouts", headers: { prefer: "Prefer", idempotency_key: "Idempotency-Key" }, body: "members" }, args, options);

@@ -1388,7 +1388,7 @@ export interface paths {
         post?: never;
         /**
          * Erase the personal data of an agent's owner. The agent stays, with its wallets, limits and credits.
-         * @description E-mail addresses, names, notices, passkeys, address book, words of approvals, and what was bought where. Movements, credits and the audit log stay, without names. It cannot be undone, and may be repeated. Refused while a payment, a purchase or an approval is unfinished: `details.unfinished` has their ids. `agent_id` may also be that of a deleted agent or of a gateway-only key.
+         * @description Erases e-mail addresses, names, notices, passkeys, the address book, the texts of approvals, and what was bought where. Movements, credits and the audit log stay, without names. It cannot be undone, and may be repeated. Refused while a payment, a purchase or an approval is unfinished: `details.unfinished` has their ids. `agent_id` may also be that of a deleted agent or of a gateway-only key.
          */
         delete: operations["erase_personal_data"];
         options?: never;
@@ -2354,7 +2354,7 @@ export interface paths {
         put?: never;
         /**
          * Pay out all that is payable. `pending` means that it was sent and the service completes it.
-         * @description All that is payable is paid in USDC by the treasury of the service. Earnings that are not covered by what was charged, and payouts below the minimum, are refused. A payout to an address that the controls of the first wallet ask about waits for the owner: 202.
+         * @description All that is payable is paid in USDC by the treasury of the service. Earnings that are not covered by what was charged, and payouts below the minimum, are refused. A payout to an address for which the controls of the first wallet require an approval waits for the owner: 202.
          */
         post: operations["request_payout"];
         delete?: never;
