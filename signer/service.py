@@ -100,7 +100,9 @@ class SignerService:
                 found = evm_checks.check_typed(content, candidates, network)
             else:
                 found = evm_checks.check_transaction(content, candidates, network)
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except Refused:
+            raise
+        except Exception:  # the checks read nothing but the content, so no outage is hidden
             raise Refused("malformed") from None
         refusal = Refused("not_recorded")
         for signable in found:
