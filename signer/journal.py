@@ -15,7 +15,7 @@ import psycopg
 from psycopg.errors import SerializationFailure
 
 from app.core.chains import ChainName
-from app.db.libpq import PreparedStatements
+from app.db.libpq import LOSS_DETECTION, PreparedStatements
 from signer.intended import Intended, Refused, Signable, require
 
 _SCHEMA = """
@@ -163,7 +163,7 @@ class Journal:
 
     def _open_postgresql(self) -> _Run:
         url = self._url.replace("+psycopg", "")
-        self._connection = psycopg.connect(url, autocommit=True, options=_OPTIONS)
+        self._connection = psycopg.connect(url, autocommit=True, options=_OPTIONS, **LOSS_DETECTION)
         [level] = self._connection.execute("SHOW transaction_isolation").fetchone()
         if level != "serializable":
             raise UnsafeJournalError("SIGNER_DATABASE_URL is of a pooler that ignores options; name the database.")
