@@ -166,7 +166,7 @@ class Journal:
         self._connection = psycopg.connect(url, autocommit=True, options=_OPTIONS, **LOSS_DETECTION)
         [level] = self._connection.execute("SHOW transaction_isolation").fetchone()
         if level != "serializable":
-            raise UnsafeJournalError("SIGNER_DATABASE_URL is of a pooler that ignores options; name the database.")
+            raise UnsafeJournalError("SIGNER_DATABASE_URL names a pooler that ignores options: name PostgreSQL.")
         self._connection.execute(_SCHEMA.encode())
         prepared = PreparedStatements(self._connection)
 

@@ -32,7 +32,7 @@ from signer.journal import Journal
 _log = structlog.get_logger(__name__)
 _MAX_INTENTS = 20
 _OPEN_SECONDS = 60
-"""How long an opened key is used again: the process has the key that opens it for as long as it lives."""
+"""How long an opened key is kept; what opens it again stays in the process anyway."""
 _NANOS_PER_USDC_UNIT = 1000
 _LEAST_PERCENT = 90
 """The least share of a USDC payment that its hold must cover: a hold has the dollar value at the market's price."""
