@@ -1,8 +1,8 @@
 """The signer's own record of what it has signed and what owners asked for, which no other process can write to.
 
-A signature leaves the process only after its row is committed. Rows are never changed or deleted. On PostgreSQL, which
-several signers share, each transaction is serializable and repeated if it conflicts with another one's. Statements are
-the driver's, because each signature waits for them.
+A signature leaves the process only after its row is committed. Nothing is changed or deleted, except that
+refusals are counted. On PostgreSQL, which several signers share, each transaction is serializable and repeated if it
+conflicts with another one's. Statements are the driver's, because each signature waits for them.
 """
 
 import sqlite3
