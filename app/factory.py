@@ -33,6 +33,7 @@ from app.config import Settings
 from app.console import pages as console
 from app.core import host
 from app.db import pool_liveness, unit_of_work
+from app.db.libpq import LOSS_DETECTION
 from app.device import routes as device
 from app.discovery import routes as discovery
 from app.events import routes as events
@@ -223,11 +224,9 @@ def _engine_options(settings: Settings) -> dict[str, Any]:
         return {"connect_args": connect_args, "pool_size": 8, "max_overflow": 24, "hide_parameters": True}
     # A process that disappears in the middle of a unit must not keep a wallet locked until TCP times out.
     limits = "-c lock_timeout=10s -c idle_in_transaction_session_timeout=30s -c statement_timeout=60s"
-    # Nor may a server that disappears keep all connections of the pool until then, which is a quarter of an hour.
-    detection = {"keepalives_idle": 15, "keepalives_interval": 5, "tcp_user_timeout": 30_000}
     return {
         # Constant statements are prepared by `app.db.libpq`.
-        "connect_args": {"options": limits, "connect_timeout": 5, "prepare_threshold": None, **detection},
+        "connect_args": {"options": limits, "prepare_threshold": None, **LOSS_DETECTION},
         "pool_size": settings.database_pool_size,
         "max_overflow": 0,
         "pool_timeout": 15,

@@ -43,12 +43,12 @@ def ensure_secrets(path: Path) -> dict[str, str]:
     return existing
 
 
-def write_privately(path: Path, text: str) -> None:
+def write_privately(path: Path, content: str | bytes) -> None:
     """Write a file atomically that only its owner can read."""
     # mkstemp creates it with mode 0600.
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
     Path(temporary).replace(path)

@@ -1,12 +1,12 @@
-"""A signer process for `./run`, which alone opens wallets' keys: with `RUN_SIGNER=1`, and its own settings only."""
+"""The signer process of `RUN_SIGNER=1 ./run`: it alone gets the keys of wallets' keys, and only its own settings."""
 
 from __future__ import annotations
 
-import os
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.sandbox_secrets import write_privately
 from launcher.settings import Plan
 
 if TYPE_CHECKING:
@@ -32,8 +32,10 @@ def add_signer(plan: Plan, *, tier: int) -> Program | None:
         add_wallet_key(plan)
         return None
     folder.mkdir(mode=0o700, exist_ok=True)
-    if not settings.get("WALLET_ENCRYPTION_KEYS"):
-        _make_key(folder / _KEY_FILE)
+    key = folder / _KEY_FILE
+    if not key.exists() and not settings.get("WALLET_ENCRYPTION_KEYS"):
+        write_privately(key, secrets.token_bytes(_KEY_BYTES))
+        key.chmod(0o400)  # it is never replaced
     settings.pop("SIGNER_SOCKET", None)
     add_wallet_key(plan)
     plan.embedded_addresses["SIGNER_SOCKET"] = settings["SIGNER_SOCKET"] = str(folder / "socket")
@@ -56,16 +58,3 @@ def add_wallet_key(plan: Plan) -> None:
 
 def _is_on(plan: Plan) -> bool:
     return plan.environment.get("RUN_SIGNER", "0") not in {"", "0"}
-
-
-def _make_key(path: Path) -> None:
-    """Write a key that is never replaced."""
-    if path.exists():
-        return
-    new = path.with_suffix(".new")
-    new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_CREAT | os.O_WRONLY, 0o400), "wb") as file:
-        file.write(secrets.token_bytes(_KEY_BYTES))
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)

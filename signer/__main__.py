@@ -22,7 +22,7 @@ from signer.service import SignerService  # noqa: E402
 
 def main() -> None:
     """Serve `SIGNER_SOCKET` until a signal stops the process."""
-    # It makes no session and checks no code, so it needs nobody's secrets for them.
+    # It signs no session and checks no code, so any secrets do for them.
     pepper = base64.b64encode(secrets.token_bytes(32)).decode()
     settings = Settings.load(secret_key=secrets.token_hex(32), code_peppers=f"unused:{pepper}")
     url = settings.signer_database_url.get_secret_value()

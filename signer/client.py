@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from app.adapters.vault import LocalVault
+from app.adapters.vault import WALLET_TABLES, LocalVault
 from app.core.strict_json import parse_response
 from app.errors import KeyServiceUnavailable
 from app.ports.errors import Rejected
@@ -20,7 +20,6 @@ from app.ports.vault import INTENTS, NewWallet, SecretLocation
 
 _SECONDS, _RETRY_SECONDS, _MOST, _MOST_PHRASE = 5, 5, 65_536, 4096
 _SECONDS_OF_METRICS = 2
-_WALLET_TABLES = frozenset({"wallet_keys", "retired_keys", "key_transfers"})
 
 
 class SignerClient:
@@ -138,18 +137,18 @@ class RemoteVault(LocalVault):
         self._client, self._local = client, LocalVault(keys)
 
     def seal(self, secret: bytes, location: SecretLocation) -> str:
-        if location.table not in _WALLET_TABLES:
+        if location.table not in WALLET_TABLES:
             return super().seal(secret, location)
         return str(self._client.ask("seal", secret=secret, row_id=location.row_id))
 
     def open(self, sealed: str, location: SecretLocation) -> bytes:
         """Open a secret, unless it is a wallet's key. Raises: Rejected."""
-        if location.table in _WALLET_TABLES:
+        if location.table in WALLET_TABLES:
             raise Rejected("keys_are_in_signer")
         return super().open(sealed, location)
 
     def check(self, sealed: str, location: SecretLocation) -> None:
-        if location.table in _WALLET_TABLES:
+        if location.table in WALLET_TABLES:
             self._client.ask("check", sealed=sealed, table=location.table, row_id=location.row_id)
         else:
             super().check(sealed, location)

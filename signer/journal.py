@@ -1,8 +1,8 @@
 """The signer's own record of what it has signed and what owners asked for, which no other process can write to.
 
-A signature leaves the process only after its row is committed. Rows are never changed or deleted. On PostgreSQL, which
-several signers share, each transaction is serializable and repeated if it conflicts with another one's. Statements are
-the driver's, because each signature waits for them.
+A signature leaves the process only after its row is committed. Nothing is changed or deleted, except that
+refusals are counted. On PostgreSQL, which several signers share, each transaction is serializable and repeated if it
+conflicts with another one's. Statements are the driver's, because each signature waits for them.
 """
 
 import sqlite3
@@ -15,7 +15,7 @@ import psycopg
 from psycopg.errors import SerializationFailure
 
 from app.core.chains import ChainName
-from app.db.libpq import PreparedStatements
+from app.db.libpq import LOSS_DETECTION, PreparedStatements
 from signer.intended import Intended, Refused, Signable, require
 
 _SCHEMA = """
@@ -163,10 +163,10 @@ class Journal:
 
     def _open_postgresql(self) -> _Run:
         url = self._url.replace("+psycopg", "")
-        self._connection = psycopg.connect(url, autocommit=True, options=_OPTIONS)
+        self._connection = psycopg.connect(url, autocommit=True, options=_OPTIONS, **LOSS_DETECTION)
         [level] = self._connection.execute("SHOW transaction_isolation").fetchone()
         if level != "serializable":
-            raise UnsafeJournalError("SIGNER_DATABASE_URL is of a pooler that ignores options; name the database.")
+            raise UnsafeJournalError("SIGNER_DATABASE_URL names a pooler that ignores options: name PostgreSQL.")
         self._connection.execute(_SCHEMA.encode())
         prepared = PreparedStatements(self._connection)
 

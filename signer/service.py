@@ -32,7 +32,7 @@ from signer.journal import Journal
 _log = structlog.get_logger(__name__)
 _MAX_INTENTS = 20
 _OPEN_SECONDS = 60
-"""How long an opened key is used again: the process has the key that opens it for as long as it lives."""
+"""How long an opened key is kept; what opens it again stays in the process anyway."""
 _NANOS_PER_USDC_UNIT = 1000
 _LEAST_PERCENT = 90
 """The least share of a USDC payment that its hold must cover: a hold has the dollar value at the market's price."""
@@ -100,7 +100,9 @@ class SignerService:
                 found = evm_checks.check_typed(content, candidates, network)
             else:
                 found = evm_checks.check_transaction(content, candidates, network)
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except Refused:
+            raise
+        except Exception:  # the checks read nothing but the content, so no outage is hidden
             raise Refused("malformed") from None
         refusal = Refused("not_recorded")
         for signable in found:

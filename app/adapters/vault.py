@@ -78,8 +78,9 @@ _DIGEST_BYTES = 32
 _MAC_INFO = b"purser/authenticated-rows/v1"
 _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
 _MOST_THREADS = 8
-# A wallet is retired without its key being opened, so under a key service it is sealed for the first in all.
-_WALLET_TABLES = ("wallet_keys", "retired_keys", "key_transfers")
+# Keys of wallets, and those that open an imported phrase. A wallet is retired without its key being opened, so under a
+# key service the location has the first table for all of them.
+WALLET_TABLES = ("wallet_keys", "retired_keys", "key_transfers")
 
 
 class _NonCopyable:
@@ -92,7 +93,7 @@ class _NonCopyable:
 
 
 class LocalSigner(_NonCopyable):
-    """The two keys of one wallet, opened for one signing; shows addresses only."""
+    """The two keys of one wallet, opened for signing; shows addresses only."""
 
     __slots__ = ("_evm", "_evm_address", "_solana")
 
@@ -151,13 +152,13 @@ class LocalVault(_NonCopyable):
         return f"LocalVault(key_ids={list(self._keys)!r})"
 
     def sealing_key_id(self, table: str) -> str:
-        return self._wallet_key_id if table in _WALLET_TABLES else self.current_key_id
+        return self._wallet_key_id if table in WALLET_TABLES else self.current_key_id
 
     def seal(self, secret: bytes, location: SecretLocation) -> str:
         key_id = self.sealing_key_id(location.table)
         if key_id in self._keys:
             return f"{key_id}.{_encrypt(self._keys[key_id], secret, location)}"
-        data_key, place = secrets.token_bytes(_KEY_BYTES), replace(location, table=_WALLET_TABLES[0])
+        data_key, place = secrets.token_bytes(_KEY_BYTES), replace(location, table=WALLET_TABLES[0])
         with self._service(key_id, "encrypt", location) as use:
             encrypted = use("encrypt", base64.b64encode(data_key).decode(), location.row_id)
         sealed = f"{key_id}.{encrypted}.{_encrypt(AESGCM(data_key), secret, place)}"
@@ -169,7 +170,7 @@ class LocalVault(_NonCopyable):
         if key_id in self._keys:
             return _decrypt(self._keys[key_id], text, location)
         encrypted, _, text = text.partition(".")
-        place = replace(location, table=_WALLET_TABLES[0])
+        place = replace(location, table=WALLET_TABLES[0])
         if key_id not in self._services:
             raise _unreadable()
 

@@ -23,6 +23,10 @@ _PLACEHOLDER = re.compile(r"%(?:\((\w+)\)s|%)")
 _COMPLETED = frozenset({ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK})
 _KEY = "prepared_statements"
 _TRIES = 5
+LOSS_DETECTION: dict[str, Any] = {
+    "connect_timeout": 5, "keepalives_idle": 15, "keepalives_interval": 5, "tcp_user_timeout": 30_000
+}  # fmt: skip
+"""How connections notice that their server has disappeared; TCP itself takes a quarter of an hour."""
 _names = itertools.count()
 
 

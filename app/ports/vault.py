@@ -30,7 +30,7 @@ class NewWallet:
 
 
 class Signer(Protocol):
-    """The keys of one wallet, opened for one signing. Its repr shows addresses only."""
+    """What signs with the keys of one wallet. Its repr shows addresses only."""
 
     @property
     def evm_address(self) -> str:
@@ -114,13 +114,13 @@ class SignerProcess(Protocol):
         """Check that it responds, before anything is held for what it is asked to sign."""
 
     def withdraw(self, intents: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
-        """End intents, for which nothing more is signed; return `nonce` and `valid_until` of those that were signed."""
+        """Sign nothing more for intents; return `nonce` and `valid_until` of what was signed for them."""
 
     def announce_export(self, wallet_id: str, request_id: str) -> None:
         """Begin the time that an owner waits for the keys of a wallet."""
 
     def refusals(self) -> int | None:
-        """Return how often it has refused what it was asked, within four seconds; None if it does not respond."""
+        """Return how many requests it has refused; None if it does not respond within four seconds."""
 
     def signed_since(self, since: datetime) -> Mapping[str, str]:
         """Return the intents that were signed, with the ids of their wallets."""

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from app.authenticated import RowSeal, change, seal_of, withdraw
 from app.core import clock
+from app.core.identifiers import require
 from app.core.money import usd_string
 from app.db import lock_order
 from app.db.prepared import PreparedInsert, PreparedStatement
@@ -103,16 +104,13 @@ def spent_today(session: Session, agent_id: str) -> int:
 
 def lock_account(session: Session, wallet_id: str) -> Account:
     """Lock the wallet's account until the unit ends, and return it. Raises: NotFound if the wallet was deleted."""
-    row = _LOCK.one_or_none(session, {"of_wallet": wallet_id})
-    if row is None:
-        raise wallet_not_found()
+    row = require(_LOCK.one_or_none(session, {"of_wallet": wallet_id}), wallet_not_found())
     return verified_account(session, row)
 
 
 def lock_only(session: Session, wallet_id: str) -> bool:
     """Lock an account that was verified before; return whether it is frozen. Raises: NotFound if it was deleted."""
-    if (row := _LOCK_ONLY.one_or_none(session, {"of_wallet": wallet_id})) is None:
-        raise wallet_not_found()
+    row = require(_LOCK_ONLY.one_or_none(session, {"of_wallet": wallet_id}), wallet_not_found())
     return row.frozen_at is not None
 
 

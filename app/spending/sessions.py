@@ -57,9 +57,7 @@ def budget_of(session: Session, wallet_id: str, session_id: str) -> SessionBudge
     """Return the budget of a wallet's session. Raises: NotFound."""
     seal = seal_of(SpendingSession)
     is_meant = SpendingSession.id == session_id, SpendingSession.wallet_id == wallet_id
-    row = session.execute(select(*seal.columns).where(*is_meant)).one_or_none()
-    if row is None:
-        raise _not_found()
+    row = identifiers.require(session.execute(select(*seal.columns).where(*is_meant)).one_or_none(), _not_found())
     seal.verify(session, row)
     return SessionBudget(row.max_nanos, row.counted_nanos, row.expires_at, tuple(row.domains))
 

@@ -50,14 +50,6 @@ def test_a_key_is_made_once_and_wallets_can_be_opened_without_the_signer_again(t
     assert plan.environment["WALLET_ENCRYPTION_KEYS"] == f"local,w1:file://{key}"
 
 
-def test_a_key_file_that_was_being_written_when_the_process_died_is_written_again(tmp_path: Path) -> None:
-    unfinished = tmp_path / "var" / "signer" / "wallet.new"
-    unfinished.parent.mkdir(parents=True)
-    unfinished.write_bytes(b"\0")
-    started(tmp_path, RUN_SIGNER="1")
-    assert len(unfinished.with_suffix(".key").read_bytes()) == 32
-
-
 def test_a_command_beside_a_running_signer_gets_no_key(tmp_path: Path) -> None:
     started(tmp_path, RUN_SIGNER="1")
     for given, expected in ({"SIGNER_SOCKET": "/run/s"}, None), ({"RUN_SIGNER": "1"}, "w1:file://"):

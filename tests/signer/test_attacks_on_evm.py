@@ -16,6 +16,7 @@ from app.adapters.evm.contracts.calls import Function
 from app.adapters.evm.contracts.deployments import PERMIT2
 from app.adapters.evm.signatures import SigningDomain
 from app.adapters.evm.x402 import payments
+from app.adapters.swaps import uniswap
 from app.audit_log import actors
 from app.core import clock, hpke
 from app.core.chains import ETH, ChainName
@@ -214,6 +215,21 @@ def test_a_domain_of_another_contract_or_chain_is_not_signed(attacker: Attacker)
     for changed in ({"contract": OTHER}, {"chain_id": 1}, {"name": "Other"}, {"version": "1"}):
         assert attacker.refusal({**content, "domain": {**content["domain"], **changed}}).startswith("not_")
     assert attacker.refusal({**content, "struct": "Any(uint256 value)", "values": [1]}) == "struct_not_used"
+
+
+def test_what_cannot_be_encoded_or_decoded_is_a_refusal_and_not_an_outage(attacker: Attacker) -> None:
+    attacker.record(kind="x402")
+    content = authorization(attacker)
+    for changed in ({"values": [{}, [], 5, 0, 9, "zz"]}, {"domain": {**content["domain"], "chain_id": -1}}):
+        assert attacker.refusal({**content, **changed}) == "malformed"
+    swap = attacker.record(kind="swap", minimum_units=1)
+    fields = {
+        **attacker.fields(),
+        "to": bytes.fromhex(BASE.uniswap_router[2:]),
+        "data": uniswap.MULTICALL.encode(1, []),
+    }
+    assert attacker.refusal(fields, ids=[swap]) == "malformed"
+    assert attacker.signer.client.refusals() == 3
 
 
 def permit(attacker: Attacker, spender: str, units: int) -> dict[str, Any]:

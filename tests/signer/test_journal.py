@@ -120,6 +120,13 @@ def test_behind_a_pooler_that_ignores_the_isolation_no_signer_starts(postgres_ur
         Journal(url)
 
 
+def test_a_database_server_that_disappears_does_not_stop_a_signer_until_tcp_times_out(postgres_url: str) -> None:
+    journal = Journal(postgres_url)
+    given = journal._connection.info.get_parameters()
+    journal.disconnect()
+    assert {"connect_timeout", "keepalives_idle", "tcp_user_timeout"} <= given.keys()
+
+
 def test_a_server_that_commits_before_it_has_written_does_not_make_the_journal_forget(postgres_url: str) -> None:
     journal = Journal(postgres_url)
     [shown] = journal._connection.execute("SHOW synchronous_commit").fetchone()

@@ -145,10 +145,8 @@ def _submit(payment: PaymentRow, units: int, *, waits: bool) -> None:
     authorization = PaymentAuthorization(claim, payment.payer or "", payment.recipient, payment.units, payment.terms)
     draft = _scheme(name).draft_settlement(authorization, units, settler=wallet.address_on(name))
     network_fees.assert_acceptable(name, draft.fee_units)
-    signer, intent = (
-        custody.signer_of(wallet.id, wallet.addresses),
-        relayed.intent_of(name, wallet, draft, settlement.KIND),
-    )
+    signer = custody.signer_of(wallet.id, wallet.addresses)
+    intent = relayed.intent_of(name, wallet, draft, settlement.KIND)
     with intents.recording(intent) as session:
         recorded, signed = relayed.record_submission(session, chain, wallet, draft, signer, intent=intent)
         taken = {"units": units, "required_units": units, "transaction_id": recorded.id, "tx_hash": signed.tx_hash}

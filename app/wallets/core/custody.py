@@ -54,7 +54,7 @@ def import_phrase(phrase: str, info: str, key: str, import_id: str) -> NewWallet
 
 
 def signer_of(wallet_id: str, addresses: Mapping[str, str] | None = None) -> Signer:
-    """Open a wallet's key, which is not read where a signer process has it and the wallet's addresses are known.
+    """Open a wallet's key; if a signer process has it, no key is read for a wallet whose addresses are known.
 
     Raises: NotFound, RowChanged, KeyServiceUnavailable, and InternalError for wrong keys.
     """

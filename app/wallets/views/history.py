@@ -236,7 +236,7 @@ def explorer_url(chain: str, tx_hash: str | None) -> str | None:
 
 
 def _views(session: Session, rows: Sequence[Any]) -> list[TransactionView]:
-    """Return transactions with what their kinds add, and the earlier ones of the `hashes` that a page's rows have."""
+    """Return views of transactions with the details of their kinds; those of a page have their earlier hashes, too."""
     details: dict[str, Any] = {}
     for kind, read in app_state().part(MovementDetails).items():
         of_kind = [row for row in rows if row.kind == kind]
