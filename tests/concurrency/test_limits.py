@@ -9,19 +9,22 @@ import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 import pytest
 from flask import Flask
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from app.core.chains import Family
 from app.core.identifiers import new_id
 from app.credits import accounts as credit_accounts
 from app.credits import holds as credit_holds
+from app.credits.holds import CreditHoldState
+from app.db.unit_of_work import unit_of_work
 from app.errors import DailyLimitExceeded, InsufficientCredits, NotFound, ServiceError, WalletFrozen
 from app.extensions import db
 from app.spending import accounts as spending_accounts
@@ -35,6 +38,7 @@ from app.usage.budget_counts import UsageCall
 from app.usage.service import MeteredUsage
 from tests.support.ledger import ledger_app, race, read, unit, violations
 from tests.support.servers import Postgres
+from tests.support.waiting import wait_until
 
 CONCURRENT = 16
 ADDRESS = "0x52908400098527886E0F7030069857D2E4169EE7"
@@ -109,6 +113,30 @@ def test_concurrent_holds_with_one_reference_count_once(app: Flask) -> None:
     answers = race(app, [lambda: _hold(wallet, 7, reference=reference)] * CONCURRENT)
     assert answers == [reference] * CONCURRENT
     assert _spent(wallet) == 7
+
+
+def test_a_refund_during_a_settlement_returns_what_it_charges(app: Flask) -> None:
+    owner, hold_id = _account(100), new_id()
+    unit(credit_holds.hold, owner, 60, hold_id=hold_id, lease=LEASE)
+    waiting = text("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
+
+    def refund() -> CreditHoldState:
+        with app.app_context():
+            return unit(credit_holds.refund, hold_id).state
+
+    def waits() -> bool:
+        with db.engine.connect() as connection:
+            return bool(connection.execute(waiting).all())
+
+    with ThreadPoolExecutor(1) as threads:
+        with unit_of_work() as session:
+            credit_holds.settle(session, hold_id, 50)
+            refunded = threads.submit(refund)
+            # SQLite begins a unit only after the one before.
+            if db.engine.dialect.name == "postgresql":
+                wait_until(waits, what="the refund waits")
+        assert refunded.result(30) is CreditHoldState.RELEASED
+    assert read(credit_accounts.balance, owner).credits_nanos == 100
 
 
 def test_concurrent_releases_of_one_hold_release_it_once(app: Flask) -> None:
