@@ -32,7 +32,7 @@ from app.spending import controls as spending_controls
 from app.spending import holds as spending_holds
 from app.spending.controls import ControlsChange
 from app.spending.models import SpendingHold
-from app.spending.policy import SpendingRequest
+from app.spending.policy import ApprovedPayment, SpendingRequest
 from app.usage import service as usage
 from app.usage.budget_counts import UsageCall
 from app.usage.service import MeteredUsage
@@ -115,28 +115,52 @@ def test_concurrent_holds_with_one_reference_count_once(app: Flask) -> None:
     assert _spent(wallet) == 7
 
 
-def test_a_refund_during_a_settlement_returns_what_it_charges(app: Flask) -> None:
-    owner, hold_id = _account(100), new_id()
-    unit(credit_holds.hold, owner, 60, hold_id=hold_id, lease=LEASE)
+def _wait_for_lock() -> None:
+    """Wait until another unit waits for this one; SQLite begins it afterwards only."""
     waiting = text("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
-
-    def refund() -> CreditHoldState:
-        with app.app_context():
-            return unit(credit_holds.refund, hold_id).state
 
     def waits() -> bool:
         with db.engine.connect() as connection:
             return bool(connection.execute(waiting).all())
 
+    if db.engine.dialect.name == "postgresql":
+        wait_until(waits, what="another unit waits")
+
+
+def test_a_refund_during_a_settlement_returns_what_it_charges(app: Flask) -> None:
+    owner, hold_id = _account(100), new_id()
+    unit(credit_holds.hold, owner, 60, hold_id=hold_id, lease=LEASE)
+
+    def refund() -> CreditHoldState:
+        with app.app_context():
+            return unit(credit_holds.refund, hold_id).state
+
     with ThreadPoolExecutor(1) as threads:
         with unit_of_work() as session:
             credit_holds.settle(session, hold_id, 50)
             refunded = threads.submit(refund)
-            # SQLite begins a unit only after the one before.
-            if db.engine.dialect.name == "postgresql":
-                wait_until(waits, what="the refund waits")
+            _wait_for_lock()
         assert refunded.result(30) is CreditHoldState.RELEASED
     assert read(credit_accounts.balance, owner).credits_nanos == 100
+
+
+def test_an_approved_payment_of_another_wallet_locks_both_in_the_order_of_all_units(app: Flask) -> None:
+    paying, asking = sorted((_wallet(), _wallet()))
+    approved = ApprovedPayment(_hold(asking, 5), 5, ADDRESS, None)
+    request = SpendingRequest(5, ADDRESS, Family.EVM, approved=approved)
+
+    def pay() -> None:
+        with app.app_context():
+            unit(spending_holds.hold, paying, request, reference=new_id())
+
+    with ThreadPoolExecutor(1) as threads:
+        with unit_of_work() as session:
+            spending_accounts.lock_account(session, paying)
+            paid = threads.submit(pay)
+            _wait_for_lock()
+            spending_accounts.lock_account(session, asking)
+        paid.result(30)
+    assert (_spent(asking), _spent(paying)) == (0, 5)
 
 
 def test_concurrent_releases_of_one_hold_release_it_once(app: Flask) -> None:
