@@ -54,7 +54,7 @@ _GROUPS = {
     }),
     "personal-data": ("Personal data of the owners of agents.", {
         "erase": "Erase the personal data of an agent's owner; the agent, its wallets and credits stay.",
-        "export": "Print all that is stored of an agent and its owner as JSON, without secrets.",
+        "export": "Print all that is stored about an agent and its owner as JSON, without secrets.",
     }),
     "providers": ("The providers of the gateway.", {
         "check": "Compare a provider's routes with FILE, its OpenAPI document in JSON or YAML.",

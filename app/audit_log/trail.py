@@ -226,7 +226,7 @@ def record(session: Session, actor: Actor, *acts: AuditEvent) -> None:
 
 
 def erase(session: Session, are_meant: ColumnElement[bool], naming: Sequence[str]) -> int:
-    """Remove the details of acts that may name somebody, and network addresses but operators'; return how many.
+    """Remove the details of acts that may name somebody, and network addresses except operators'; return how many.
 
     An entry keeps its hash, so that the chain goes on, and gets a proof of what is left of it.
     """

@@ -165,7 +165,7 @@ def release(session: Session, hold_id: str) -> HoldResult:
 
 def refund(session: Session, charge_id: str) -> HoldResult:
     """Refund a charge once, or release what is still held, because its call failed. Raises: LookupError."""
-    return _end(session, charge_id, 0, CreditHoldState.RELEASED, CreditHoldState.SETTLED, *_UNSETTLED)
+    return _end(session, charge_id, 0, CreditHoldState.RELEASED, *_UNSETTLED, CreditHoldState.SETTLED)
 
 
 def finish_lapsed(session: Session, owner_id: str) -> None:
@@ -220,7 +220,10 @@ def _end(
     session: Session, hold_id: str, cost_nanos: int, state: CreditHoldState, *sources: CreditHoldState,
     where: ColumnElement[bool] | None = None, most_excess: MostExcess = _unlimited,
 ) -> HoldResult:  # fmt: skip
-    """Move a hold from the first of some states in which it is, and charge a cost; one in another is not changed."""
+    """Move a hold from the one of some states that it is in, and charge a cost; a hold in another is not changed.
+
+    The states are in the order in which a hold passes through them, so that a concurrent change is not missed.
+    """
     for before in sources:
         values: dict[str, Any] = {}
         if before is CreditHoldState.HELD:

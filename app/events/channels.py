@@ -77,7 +77,7 @@ def _counts(events: Sequence[Any]) -> str:
 
 
 def _post(url: str, headers: Headers, body: bytes) -> dict[str, Any]:
-    """Send a body once; return what the attempt has of the answer. Raises: PortError."""
+    """Send a body once; return what an `Attempt` stores of the answer. Raises: PortError."""
     parts = urlsplit(url)
     request = UpstreamRequest(
         "POST", f"{parts.scheme}://{parts.netloc}", (parts.path or "/") + (f"?{parts.query}" if parts.query else ""),

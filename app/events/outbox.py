@@ -122,9 +122,9 @@ def was_recorded(
 
 
 class OutboxOf:
-    """The outbox for events of a table: the same statement finds the agent.
+    """Records events of the agents that a subquery finds, in one statement.
 
-    `agent_id` is a subquery. The names of its parameters are no columns of `events`.
+    The names of the parameters of the subquery must not be columns of `events`.
     """
 
     def __init__(self, agent_id: ScalarSelect[Any]) -> None:

@@ -15,15 +15,13 @@ from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.mailboxes import mailbox_of
-from app.db.prepared import PreparedInsert
-from app.db.tables import table_of
+from app.db.tables import insert_into, table_of
 from app.events.models import EventQueue, EventTarget
 
 BUDGET = timedelta(minutes=10)
 """How long an agent or owner may keep threads busy within an hour."""
 LEASE = timedelta(seconds=90)
 _HOUR = timedelta(hours=1)
-_INSERT = PreparedInsert(EventQueue, unique=[EventQueue.name])
 
 
 class QueueRank(IntEnum):
@@ -46,9 +44,12 @@ class QueueTurn:
 
 def join(session: Session, target: EventTarget) -> None:
     """Put a target into its queue, which is created if it is the first. A new queue is served after all others."""
-    target.queue, rank = _queue_of(target)
-    times = dict.fromkeys(("served_at", "first_until", "second_until", "used_until"), clock.now())
-    _INSERT.execute(session, {"name": target.queue, "rank": rank, **times})
+    (target.queue, rank), now = _queue_of(target), clock.now()
+    times = dict.fromkeys(("served_at", "first_until", "second_until", "used_until"), now)
+    new = insert_into(session, EventQueue).values(name=target.queue, rank=rank, **times)
+    # Locks and renews an existing one: the sweep, which does not see the target yet, would delete it if it was idle.
+    is_idle = EventQueue.used_until < now
+    session.execute(new.on_conflict_do_update(index_elements=["name"], set_={"used_until": now}, where=is_idle))
 
 
 def claim(session: Session, is_due: ColumnElement[bool], now: datetime, *, rank: QueueRank) -> QueueTurn | None:

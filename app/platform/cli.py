@@ -148,7 +148,7 @@ def export_retired_key(wallet_id: str) -> None:
 @data.command("export")
 @click.argument("agent_id")
 def export_data(agent_id: str) -> None:
-    """Print all that is stored of an agent and its owner as JSON, without secrets."""
+    """Print all that is stored about an agent and its owner as JSON, without secrets."""
     for part in personal_data.export(actors.shell_actor(), agent_id):
         click.echo(part, nl=False)
 

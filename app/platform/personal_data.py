@@ -53,7 +53,7 @@ def erase(actor: Actor, subject_id: str) -> dict[str, int]:
     """
     with unit_of_work() as session:
         subject_id = _lock(session, subject_id)
-        # What ended during the changes would neither be found afterwards nor be erased; what began would not be found.
+        # Twice: the second check would miss what ends during the changes, and this one what begins then.
         _assert_finished(session, subject_id)
         # First, as some of its rows are found through rows that are deleted.
         audited = trail.erase(session, _rows("audit_entries", subject_id), TABLES["audit_entries"]["actions"])

@@ -190,7 +190,7 @@ def delete_agent(agent_id: str) -> dict[str, Any]:
 @blp.get("/agents/<string:agent_id>/personal-data")
 @blp.response(200, schemas.PERSONAL_DATA, example={"tables": {"agents": [{"name": "Ada"}]}})
 def export_personal_data(agent_id: str) -> Response:
-    """Export all that is stored of an agent and its owner, without secrets. The access is recorded in the audit log."""
+    """Export all that is stored about an agent and its owner, without secrets; the audit log records the access."""
     return json_file(personal_data.export(_actor(), agent_id), "personal-data")
 
 

@@ -152,7 +152,7 @@ class RemovedAgent(Schema):
     deleted = fields.Boolean(required=True)
 
 
-PERSONAL_DATA = {"type": "object", "description": "Rows by table in `tables`; what was cut off is no valid JSON."}
+PERSONAL_DATA = {"type": "object", "description": "Rows by table in `tables`; a truncated export is not valid JSON."}
 
 
 class ErasedData(Schema):

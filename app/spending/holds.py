@@ -94,6 +94,9 @@ def hold(
         return
     approved = None if is_owner_asked else request.approved
     if approved is not None:
+        # A payout holds an amount of the seller's wallet until it is sent from the treasury's.
+        held_by = session.scalars(select(SpendingHold.wallet_id).where(SpendingHold.reference == approved.reference))
+        accounts.lock_accounts(session, {wallet_id, *held_by})
         # In one unit, the hold since the request becomes this one, or stays if this one is refused.
         release(session, approved.reference)
     account = accounts.lock_account(session, wallet_id)

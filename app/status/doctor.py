@@ -205,7 +205,7 @@ def _check_signer(settings: Settings, signer: SignerProcess) -> Iterator[Finding
         yield _ok("responds")
         if owner == os.geteuid() or folder.st_uid not in (0, owner) or folder.st_mode & 0o027:
             fix = "let its folder belong to a user of its own, with mode 0750 and the service's group"
-            message = "others than its user can read its key, reach its socket or put another in its place"
+            message = "other users can read its key, reach its socket or put another in its place"
             yield (_warn if settings.is_sandbox else _fail)(message, fix)
     if given := [name.upper() for name in _OF_THE_SIGNER if str(getattr(settings, name))]:
         yield _warn(f"this process has {', '.join(given)}", "leave them to the signer process")

@@ -65,9 +65,9 @@ _GLOBAL_NAME = "all"
 
 
 def acquire(weight: int, *, wallet_id: str | None = None, now: datetime | None = None, is_bounded: bool = True) -> None:
-    """Acquire weight from the budget and a wallet's share, or nothing; what is not bounded is charged in any case.
+    """Acquire weight from the budget and from a wallet's share, or from neither if one has too little.
 
-    Raises: PerpdexError, with when to retry.
+    `is_bounded=False` acquires it in any case. Raises: PerpdexError, with when to retry.
     """
     of_wallet = [(wallet_id, WALLET_ALLOWANCE, "This wallet's share of the")] if wallet_id else []
     now_ms = _ms(now)

@@ -24,12 +24,13 @@ from app.events import fan_out, outbox, targets
 from app.events.outbox import EventType
 from app.events.targets import Audience, Subscriber
 from app.extensions import db
+from app.identity.principal import MasterKeyRole
 from app.platform import personal_data
 from tests.support.fake_shopper import PNG, FakeShopper
 from tests.support.filled import held
 from tests.support.ledger import read
 from tests.support.notices import running_mailbox
-from tests.support.operators import entries
+from tests.support.operators import entries, operator
 from tests.support.owners import CODE, OWNER_KEY, forms_of, person
 from tests.support.personal_data import EMAIL, OTHER, PLACES, WORDS, Scene, fill
 from tests.support.webhooks import deliver
@@ -129,13 +130,15 @@ def test_an_export_has_the_data_and_the_references_of_screenshots_but_no_secret(
     assert entries(action="agent.personal_data_shown")[-1].subject_id == scene.id
 
 
-def test_an_agent_a_viewer_and_another_owner_erase_nothing(scene: Scene) -> None:
+def test_agents_viewers_operators_and_other_owners_erase_nothing(scene: Scene) -> None:
     before = scene.export()
     client = scene.app.test_client()
     path = f"/v1/platform{scene.path}"
     for headers in ({}, {"X-API-Key": scene.made["apiKey"]}, {"X-Master-Key": scene.made["apiKey"]}):
         assert client.delete(path, headers=headers).status_code == 401
         assert client.get(path, headers=headers).status_code == 401
+    for role in (MasterKeyRole.VIEWER, MasterKeyRole.OPERATOR):
+        assert operator(client, role=role).delete(scene.path).status_code == 403
     stranger = person(scene.app)
     stranger.claim(scene.world.register())
     assert stranger.get(f"{scene.page}/personal-data").status_code == 404

@@ -12,6 +12,7 @@ import app.factory  # noqa: F401 - all models
 from app.agents.claims import REPLAY_WINDOW
 from app.audit_log.trail import AuditAction
 from app.db.lock_order import RANKS
+from app.device.guess_limits import MAX_LOCK, STRIKES_EXPIRE_AFTER
 from app.events import feed
 from app.events.outbox import EventType
 from app.extensions import db
@@ -55,6 +56,7 @@ def test_what_ends_is_stated_on_the_page_and_kept_as_long_as_it_is_used() -> Non
     assert TABLES["events"]["ends"] == {"created_at": feed.RETENTION.days}
     assert TABLES["idempotency_keys"]["ends"] == {"created_at": RETENTION.days}
     assert TABLES["claim_codes"]["ends"] == {"claimed_at": REPLAY_WINDOW.days}
+    assert TABLES["guess_counters"]["ends"] == {"window_start": (MAX_LOCK + STRIKES_EXPIRE_AFTER).days}
 
 
 def test_nothing_that_is_sealed_or_a_digest_is_exported() -> None:

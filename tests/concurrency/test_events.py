@@ -6,19 +6,22 @@ import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 from flask import Flask
-from sqlalchemy import select, text
+from sqlalchemy import select, text, update
 
 from app.adapters.upstream_http.exchange import HttpUpstream
+from app.core import clock
 from app.core.identifiers import new_id
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.events import deliveries, fan_out, feed, outbox
-from app.events.models import Event
+from app.events import deliveries, fan_out, feed, outbox, queues
+from app.events.models import Event, EventQueue, EventTarget
 from app.events.outbox import EventType
 from app.events.targets import Audience, Subscriber
 from app.identity import service as identity
+from app.platform import personal_data
 from tests.support.agents import Agent, register
 from tests.support.loopback_http import Asked, Reply
 from tests.support.waiting import wait_until
@@ -225,3 +228,20 @@ def test_a_target_that_does_not_answer_delays_no_other_target(app: Flask, agent:
         deliver()
         assert all_arrived.is_set()
         assert len(fast.events) == EVENTS
+
+
+def test_an_idle_queue_is_kept_while_a_target_is_put_into_it(app: Flask, agent: Agent) -> None:
+    def prune() -> int:
+        with app.app_context():
+            return personal_data.prune("event_queues", clock.now())
+
+    target = EventTarget(agent_id=agent.id, audience="agent", url="https://hooks.example.com/x")
+    with app.app_context(), ThreadPoolExecutor(1) as threads:
+        with unit_of_work() as session:
+            queues.join(session, target)
+            session.execute(update(EventQueue).values(used_until=clock.now() - timedelta(days=2)))
+        with unit_of_work() as session:
+            queues.join(session, target)
+            assert threads.submit(prune).result(30) == 0
+        with read_only_unit() as session:
+            assert session.scalars(select(EventQueue.name)).all() == [f"agent:{agent.id}"]

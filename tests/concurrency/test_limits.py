@@ -9,19 +9,22 @@ import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 import pytest
 from flask import Flask
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from app.core.chains import Family
 from app.core.identifiers import new_id
 from app.credits import accounts as credit_accounts
 from app.credits import holds as credit_holds
+from app.credits.holds import CreditHoldState
+from app.db.unit_of_work import unit_of_work
 from app.errors import DailyLimitExceeded, InsufficientCredits, NotFound, ServiceError, WalletFrozen
 from app.extensions import db
 from app.spending import accounts as spending_accounts
@@ -29,12 +32,13 @@ from app.spending import controls as spending_controls
 from app.spending import holds as spending_holds
 from app.spending.controls import ControlsChange
 from app.spending.models import SpendingHold
-from app.spending.policy import SpendingRequest
+from app.spending.policy import ApprovedPayment, SpendingRequest
 from app.usage import service as usage
 from app.usage.budget_counts import UsageCall
 from app.usage.service import MeteredUsage
 from tests.support.ledger import ledger_app, race, read, unit, violations
 from tests.support.servers import Postgres
+from tests.support.waiting import wait_until
 
 CONCURRENT = 16
 ADDRESS = "0x52908400098527886E0F7030069857D2E4169EE7"
@@ -109,6 +113,54 @@ def test_concurrent_holds_with_one_reference_count_once(app: Flask) -> None:
     answers = race(app, [lambda: _hold(wallet, 7, reference=reference)] * CONCURRENT)
     assert answers == [reference] * CONCURRENT
     assert _spent(wallet) == 7
+
+
+def _wait_for_lock() -> None:
+    """Wait until another unit waits for this one; SQLite begins it afterwards only."""
+    waiting = text("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
+
+    def waits() -> bool:
+        with db.engine.connect() as connection:
+            return bool(connection.execute(waiting).all())
+
+    if db.engine.dialect.name == "postgresql":
+        wait_until(waits, what="another unit waits")
+
+
+def test_a_refund_during_a_settlement_returns_what_it_charges(app: Flask) -> None:
+    owner, hold_id = _account(100), new_id()
+    unit(credit_holds.hold, owner, 60, hold_id=hold_id, lease=LEASE)
+
+    def refund() -> CreditHoldState:
+        with app.app_context():
+            return unit(credit_holds.refund, hold_id).state
+
+    with ThreadPoolExecutor(1) as threads:
+        with unit_of_work() as session:
+            credit_holds.settle(session, hold_id, 50)
+            refunded = threads.submit(refund)
+            _wait_for_lock()
+        assert refunded.result(30) is CreditHoldState.RELEASED
+    assert read(credit_accounts.balance, owner).credits_nanos == 100
+
+
+def test_an_approved_payment_of_another_wallet_locks_both_in_the_order_of_all_units(app: Flask) -> None:
+    paying, asking = sorted((_wallet(), _wallet()))
+    approved = ApprovedPayment(_hold(asking, 5), 5, ADDRESS, None)
+    request = SpendingRequest(5, ADDRESS, Family.EVM, approved=approved)
+
+    def pay() -> None:
+        with app.app_context():
+            unit(spending_holds.hold, paying, request, reference=new_id())
+
+    with ThreadPoolExecutor(1) as threads:
+        with unit_of_work() as session:
+            spending_accounts.lock_account(session, paying)
+            paid = threads.submit(pay)
+            _wait_for_lock()
+            spending_accounts.lock_account(session, asking)
+        paid.result(30)
+    assert (_spent(asking), _spent(paying)) == (0, 5)
 
 
 def test_concurrent_releases_of_one_hold_release_it_once(app: Flask) -> None:

@@ -1,4 +1,4 @@
-"""Destinations of payouts: a wallet of the seller, which is not deleted before, or an address that it may pay."""
+"""Destinations of payouts: a wallet of the seller, not deleted while one is pending, or an address that it may pay."""
 
 from dataclasses import dataclass
 

@@ -73,7 +73,7 @@ def request_payout(body: dict[str, Any], service: Service, claim: Claim) -> Payo
     """Pay out all that is payable. `pending` means that it was sent and the service completes it."""
     asked = {**body, "service_id": service.id, "chain": destinations.chain_of(body["chain"], body["address"])}
     order = replace(PAYOUT.parse(asked), actor=current_actor())
-    return PAYOUT.request(payouts.first_wallet(service.id), order, body=asked, claim=claim)
+    return PAYOUT.request(payouts.first_wallet(service.agent_id), order, body=asked, claim=claim)
 
 
 @blp.post("/<string:service_id>/refunds")

@@ -99,9 +99,7 @@ def find_service(service_id: str, *conditions: ColumnElement[bool]) -> Service:
         return found
 
 
-def first_wallet(service_id: str) -> WalletView:
-    """Return the first wallet of a service's seller. Raises: NotFound."""
-    seller_id = find_service(service_id).agent_id
+def first_wallet(seller_id: str) -> WalletView:
     with read_only_unit() as session:
         return wallets.first_wallet(session, seller_id)
 
@@ -357,7 +355,8 @@ def pay_scheduled() -> None:
                 with once_per_period(period, f"payout-due:{service_id}", duration=_RETRY_AFTER) as is_due:
                     if is_due:
                         paid, order = paid + 1, PayoutOrder(service_id, system_actor("payouts"))
-                        pay_out(first_wallet(service_id), order, wait_seconds=Decimal(0), claim=Claim.none())
+                        wallet = first_wallet(find_service(service_id).agent_id)
+                        pay_out(wallet, order, wait_seconds=Decimal(0), claim=Claim.none())
             except (ServiceError, PortError) as error:
                 _log.warning("scheduled_payout_failed", service_id=service_id, error=str(error))
 

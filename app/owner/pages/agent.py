@@ -135,8 +135,9 @@ def erase_personal_data(key: OwnerKeyView) -> Response:
     """Erase personal data, and with it all sessions of the agent; the entry of that has no address."""
     told = targets.list_of(Subscriber(Audience.OWNER, key.agent_id), PageRequest(targets.MAX_TARGETS, 0)).items
     personal_data.erase(replace(sessions.acting_owner(key), client_address=None), key.agent_id)
-    for each in (each for each in told if each.kind == TargetKind.EMAIL):
-        notices.send_farewell(key.agent_id, each.url.removeprefix("mailto:"))
+    for each in told:
+        if each.kind == TargetKind.EMAIL:
+            notices.send_farewell(key.agent_id, each.url.removeprefix("mailto:"))
     return auth.render_page("personal_data.html", agent=auth.agent_of(key), erased=True)
 
 

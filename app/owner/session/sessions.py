@@ -100,7 +100,7 @@ def find_session(token: str | None) -> LiveSession | None:
 def enter_key(
     owner_key: str, *, network: str, current: LiveSession | None = None, previous_token: str | None = None
 ) -> tuple[str, OwnerKeyView]:
-    """Add an agent to a session with its owner key, or without one begin one, which ends the browser's previous one.
+    """Add an agent to the current session with its owner key, or begin a session that ends the browser's previous one.
 
     Returns the new token of the session, and the key.
 

@@ -1867,8 +1867,7 @@ class Operations:
         return result
 
     def export_personal_data(self, agent_id: str) -> Any:
-        """Export all that is stored of an agent and its owner, without secrets. The access is recorded in the audit
-        log.
+        """Export all that is stored about an agent and its owner, without secrets; the audit log records the access.
 
         Every row that belongs to the agent, by table, with the ids of screenshots; no keys and no data of others.
         `agent_id` may also be that of a deleted agent or of a gateway-only key.

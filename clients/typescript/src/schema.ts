@@ -1380,7 +1380,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Export all that is stored of an agent and its owner, without secrets. The access is recorded in the audit log.
+         * Export all that is stored about an agent and its owner, without secrets; the audit log records the access.
          * @description Every row that belongs to the agent, by table, with the ids of screenshots; no keys and no data of others. `agent_id` may also be that of a deleted agent or of a gateway-only key.
          */
         get: operations["export_personal_data"];
