@@ -58,7 +58,8 @@ forwarder_headers = ""
 # sendfile(2) waits for a slow client without a timeout.
 sendfile = False
 forwarded_allow_ips = os.environ.get("FORWARDED_ALLOW_IPS") or "127.0.0.1"
-# The service writes its own log line for each request, without secrets.
+# Its own lines as JSON, like those of the service, which writes one for each request, without secrets.
+logger_class = "server.logger.Logger"
 accesslog = None
 
 
