@@ -10,6 +10,7 @@ import ctypes
 import gc
 import os
 import resource
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,4 +131,4 @@ def post_fork(_server: object, worker: Any) -> None:
 
     with app.app_context():
         db.engine.dispose(close=False)
-        counters.start(app_state().ports.counters)
+        counters.start(app_state().ports.counters, partial(app.server_hooks.measure, db.engine))

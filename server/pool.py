@@ -74,6 +74,11 @@ class ResourcePool:
         """Return how much one use may have while there is no other."""
         return self._shared + self._reserved[use]
 
+    @property
+    def used(self) -> float:
+        """Return the share of the pool that is in use."""
+        return sum(self._used.values()) / (self._shared + sum(self._reserved.values()))
+
     def acquire(self, use: ResourceUse, account_id: str, amount: int = 1) -> bool:
         """Take an amount for an account; return whether it was available.
 
