@@ -352,10 +352,7 @@ def test_every_metric_is_measured_and_documented(
     assert value(found, "upstream_seconds_sum", **timed) >= 0.3
     # The hold while the cost was unknown, then the cost; and the price of a purchase.
     assert value(before, "credits_usd", bucket="held") > 0.01
-    assert value(found, "credits_usd", bucket="held") == 0
-    spent = value(found, "credits_usd", bucket="spent")
-    assert 0 < value(found, "revenue_usd_total", provider="openai") == pytest.approx(spent - 0.25)
-    assert value(found, "deliveries_due") == 0
+    assert value(found, "credits_usd", bucket="held") == 0 < value(found, "revenue_usd_total", provider="openai") < 0.01
     assert 0.25 < value(found, "credits_usd", bucket="spent") < 0.26 < value(found, "credits_usd", bucket="available")
     jobs = {dict(labels)["queue"]: n for (name, labels), n in found.items() if name == "purser_queue_jobs"}
     assert jobs[JobName.CONFIRM.queue.value] == 1
@@ -368,7 +365,7 @@ def test_every_metric_is_measured_and_documented(
     ):
         assert 700 <= age < 1400
     assert value(found, "settlement_capacity", chain="base") > 0
-    assert value(found, "database_up") == value(found, "redis_up") == 1
+    assert value(found, "database_up") == value(found, "redis_up") == 1 > value(found, "deliveries_due")
     assert labels_by_name == documented()
 
 
