@@ -28,6 +28,19 @@ def test_no_service_has_privileges_or_writes_outside_its_volumes(name: str) -> N
 
 
 @pytest.mark.parametrize("name", SERVICES)
+def test_no_service_takes_the_memory_of_the_others(name: str) -> None:
+    number, unit = re.fullmatch(r"(\d+)([mg])", SERVICES[name]["mem_limit"]).groups()  # type: ignore[union-attr]
+    assert 512 <= int(number) * {"m": 1, "g": 1024}[unit] <= 4096
+
+
+def test_a_process_has_no_more_memory_than_in_the_chart() -> None:
+    chart = yaml.safe_load((ROOT / "deploy/helm/purser/values.yaml").read_text())
+    for name in ("web", "worker", "scheduler", "shopper", "signer"):
+        in_chart = chart[name]["resources"]["limits"]["memory"].removesuffix("i").lower()
+        assert SERVICES[name]["mem_limit"] == in_chart, name
+
+
+@pytest.mark.parametrize("name", SERVICES)
 def test_every_service_that_keeps_running_has_a_health_check(name: str) -> None:
     service = SERVICES[name]
     check = service["healthcheck"]
