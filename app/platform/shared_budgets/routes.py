@@ -11,8 +11,7 @@ from app.errors import LimitReached
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards
-from app.identity.budgets import SharedBudget
-from app.identity.key_limits import LimitedKey
+from app.identity.models import Budget, KeyLimit
 from app.platform.agents.service import parse_agent_id
 from app.platform.shared_budgets import service as budgets
 from app.platform.shared_budgets.schemas import BudgetChanges, BudgetPage, BudgetShape, NewBudget, columns_of
@@ -29,7 +28,7 @@ blp = Blueprint("platform_budgets", guard=guards.MASTER_KEY, url_prefix="/v1/pla
 @blp.arguments(NewBudget)
 @blp.response(201, BudgetShape)
 @blp.raises(LimitReached)
-def create_budget(body: dict[str, Any], claim: Claim) -> SharedBudget:
+def create_budget(body: dict[str, Any], claim: Claim) -> Budget:
     """Create a budget that agents, keys and wallets share."""
     return budgets.create(current_actor(), columns_of(body), claim=claim)
 
@@ -37,14 +36,14 @@ def create_budget(body: dict[str, Any], claim: Claim) -> SharedBudget:
 @blp.get("/budgets")
 @blp.arguments(PageQuery, location="query")
 @blp.response(200, BudgetPage)
-def list_budgets(query: dict[str, Any]) -> Page[SharedBudget]:
+def list_budgets(query: dict[str, Any]) -> Page[Budget]:
     """List budgets with what is left of them, oldest first."""
     return budgets.list_budgets(query["page"])
 
 
 @blp.get("/budgets/<string:budget_id>")
 @blp.response(200, BudgetShape)
-def get_budget(budget_id: str) -> SharedBudget:
+def get_budget(budget_id: str) -> Budget:
     """Read a budget, and what is left of it."""
     return budgets.get(budget_id)
 
@@ -52,7 +51,7 @@ def get_budget(budget_id: str) -> SharedBudget:
 @blp.patch("/budgets/<string:budget_id>")
 @blp.arguments(BudgetChanges)
 @blp.response(200, BudgetShape)
-def change_budget(body: dict[str, Any], budget_id: str) -> SharedBudget:
+def change_budget(body: dict[str, Any], budget_id: str) -> Budget:
     """Change a budget; what was used stays used."""
     assert_any_field(body, BudgetChanges)
     return budgets.change(current_actor(), budget_id, columns_of(body))
@@ -60,7 +59,7 @@ def change_budget(body: dict[str, Any], budget_id: str) -> SharedBudget:
 
 @blp.delete("/budgets/<string:budget_id>")
 @blp.response(200, BudgetShape)
-def delete_budget(budget_id: str) -> SharedBudget:
+def delete_budget(budget_id: str) -> Budget:
     """Delete a budget; its members then spend without it."""
     return budgets.delete(current_actor(), budget_id)
 
@@ -83,7 +82,7 @@ def create_agent_key(body: dict[str, Any], agent_id: str, claim: Claim) -> Any:
 @blp.get("/agents/<string:agent_id>/keys")
 @blp.arguments(PageQuery, location="query")
 @blp.response(200, LimitedKeyPage)
-def list_agent_keys(query: dict[str, Any], agent_id: str) -> Page[LimitedKey]:
+def list_agent_keys(query: dict[str, Any], agent_id: str) -> Page[KeyLimit]:
     """List an agent's further keys, masked, with what is left of their budgets."""
     return agent_keys.list_keys(parse_agent_id(agent_id), query["page"])
 
@@ -91,7 +90,7 @@ def list_agent_keys(query: dict[str, Any], agent_id: str) -> Page[LimitedKey]:
 @blp.patch("/agents/<string:agent_id>/keys/<string:key_id>")
 @blp.arguments(KeyChanges)
 @blp.response(200, LimitedKeyShape)
-def change_agent_key(body: dict[str, Any], agent_id: str, key_id: str) -> LimitedKey:
+def change_agent_key(body: dict[str, Any], agent_id: str, key_id: str) -> KeyLimit:
     """Change the limits of an agent's further key; they apply from its next call on."""
     assert_any_field(body, KeyChanges)
     return agent_keys.change(current_actor(), parse_agent_id(agent_id), key_id, body)
@@ -99,6 +98,6 @@ def change_agent_key(body: dict[str, Any], agent_id: str, key_id: str) -> Limite
 
 @blp.delete("/agents/<string:agent_id>/keys/<string:key_id>")
 @blp.response(200, LimitedKeyShape)
-def revoke_agent_key(agent_id: str, key_id: str) -> LimitedKey:
+def revoke_agent_key(agent_id: str, key_id: str) -> KeyLimit:
     """Revoke an agent's further key at once."""
     return agent_keys.revoke(current_actor(), parse_agent_id(agent_id), key_id)
