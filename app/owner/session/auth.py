@@ -12,7 +12,7 @@ from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound, RateLimited, ServiceError
 from app.identity import limits
 from app.identity import service as identity
-from app.identity.owner_keys import OwnerKeyView
+from app.identity.models import OwnerKey
 from app.identity.service import AgentSnapshot
 from app.owner.session import cookies, sessions
 from app.owner.session.sessions import LiveSession
@@ -79,7 +79,7 @@ def current_session() -> LiveSession:
     return found
 
 
-def owner_key_of(agent_id: str) -> OwnerKeyView:
+def owner_key_of(agent_id: str) -> OwnerKey:
     """Return the session's key to an agent. Raises: NotFound, including for other owners' agents."""
     key = current_session().key_for(agent_id)
     if key is None:
@@ -87,7 +87,7 @@ def owner_key_of(agent_id: str) -> OwnerKeyView:
     return key
 
 
-def agent_of(key: OwnerKeyView) -> AgentSnapshot:
+def agent_of(key: OwnerKey) -> AgentSnapshot:
     """Return the agent of an owner key. Raises: NotFound."""
     with read_only_unit() as session:
         return identity.get_agent(session, key.agent_id)
