@@ -24,7 +24,7 @@ from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, RateLimited
 from app.events import outbox
 from app.events.outbox import EventType
-from app.identity import agents
+from app.identity import service as identity
 
 _APPEND = PreparedInsert(CreditLedgerEntry)
 _APPEND_ONCE = PreparedInsert(CreditLedgerEntry, unique=[CreditLedgerEntry.reference])
@@ -231,7 +231,7 @@ def announce_low(below_nanos: int = LOW_NANOS) -> None:
 def _announce(below_nanos: int) -> None:
     account, granted = _TABLE.c.id, _TABLE.c.granted_nanos
     was_recorded = exists().where(outbox.was_recorded(EventType.CREDITS_LOW, CreditAccount.id, cast(granted, String)))
-    is_low = granted > 0, granted - _SPENT < below_nanos, agents.exists_with(account), ~was_recorded
+    is_low = granted > 0, granted - _SPENT < below_nanos, identity.exists_with(account), ~was_recorded
     with read_only_unit() as session:
         rows = session.execute(select(account, granted, _SPENT).where(*is_low).limit(_BATCH_SIZE)).all()
     for row in rows:
