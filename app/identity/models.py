@@ -60,7 +60,7 @@ class ApiKey(Authenticated, Model):
 
 
 class Counted:
-    """What the counter of a budget or key says, where `app.identity.budgets` or `key_limits` returns the row."""
+    """What the counter of a budget or key says, where `app.identity.budgets` or `api_keys` returns the row."""
 
     __allow_unmapped__ = True
     limit_nanos: Any
@@ -96,7 +96,7 @@ class KeyLimit(Authenticated, Counted, Model):
     email: str | None
     expires_at: datetime | None
     revoked_at: datetime | None
-    """The key, masked, and what its row in `api_keys` says, where `app.identity.key_limits` returns the row."""
+    """The key, masked, and what its row in `api_keys` says, where `app.identity.api_keys` returns the row."""
 
 
 class Budget(Authenticated, Counted, Model):

@@ -18,7 +18,7 @@ from app.errors import NotFound
 from app.events import targets
 from app.events.targets import Audience, Subscriber, TargetKind
 from app.idempotency.service import Claim
-from app.identity.key_limits import MAX_KEYS
+from app.identity.api_keys import MAX_KEYS
 from app.identity.models import OwnerKey
 from app.owner import notices
 from app.owner.pages import overview
