@@ -1,1 +1,0 @@
-"""Look-ups of operators across agents."""
