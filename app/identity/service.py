@@ -25,7 +25,7 @@ from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound, Unauthorized
 from app.identity import budgets, grants
 from app.identity.models import Agent, ApiKey, KeyLimit, MasterKey, OwnerKey
-from app.identity.principal import BudgetPeriod, KeyKind, KeyLimits, MasterKeyPrincipal, MasterKeyRole, Principal
+from app.identity.principal import KeyKind, KeyLimits, MasterKeyPrincipal, MasterKeyRole, Principal
 from app.state import app_state
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -136,10 +136,7 @@ def find_principal(key: str | None) -> Principal | None:
         limits = _LIMITS.one_or_none(session, {"key_id": row.id})
         if limits is None or not _LIMIT_SEAL.accepts(session, limits, is_expected=limits.account_id == row.account_id):
             return None
-    found = KeyLimits(
-        limits.limit_nanos, BudgetPeriod(limits.period), tuple(limits.models), limits.requests_per_minute,
-        limits.tokens_per_minute,
-    )  # fmt: skip
+    found = KeyLimits(tuple(limits.models), limits.requests_per_minute, limits.tokens_per_minute)
     return Principal(KeyKind(row.kind), row.id, row.account_id, None, limits=found, **of_account)
 
 
