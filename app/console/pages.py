@@ -14,7 +14,7 @@ from typing import Any
 from flask import Blueprint, Response, make_response, render_template, request, url_for
 
 from app.console import sessions
-from app.console.sessions import LiveConsoleSession
+from app.console.sessions import ConsoleSession, LiveConsoleSession
 from app.core.identifiers import new_id
 from app.core.setting_types import split
 from app.core.strict_json import JsonNumber
@@ -25,6 +25,7 @@ from app.owner.passkeys import pages as passkey_pages
 from app.owner.passkeys import service as passkeys
 from app.owner.passkeys.pages import PasskeyPage
 from app.owner.session import auth, cookies
+from app.owner.session.sessions import end_session
 from app.state import app_state
 from app.version import VERSION
 from app.web.client_request import current_request
@@ -110,7 +111,7 @@ def sign_in_by_passkey() -> Response:
 
 @console.post("/sign-out")
 def sign_out() -> Response:
-    sessions.end_session(cookies.get_cookie(_COOKIE))
+    end_session(cookies.get_cookie(_COOKIE), ConsoleSession)
     response = auth.see_other(url_for("console_entrance.sign_in_form"))
     cookies.delete_cookie(response, _COOKIE)
     return response

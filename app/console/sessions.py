@@ -28,6 +28,7 @@ from app.owner.passkeys import challenges
 from app.owner.passkeys import service as passkeys
 from app.owner.passkeys.challenges import RelyingParty
 from app.owner.passkeys.service import PasskeyHolder
+from app.owner.session.sessions import end_by_token
 
 
 class ConsoleSession(Authenticated, Model):
@@ -74,7 +75,7 @@ class LiveConsoleSession(PasskeyHolder):
 
     def begin_session(self, session: Session, *, previous_token: str | None) -> str:
         """Begin a session of the same master key and return its token; the previous one ends."""
-        _end(session, previous_token)
+        end_by_token(session, previous_token, ConsoleSession)
         token, now = secrets.token_urlsafe(32), clock.now()
         session.add(ConsoleSession(
             id=identifiers.new_id(), digest=identifiers.digest(token), master_key_id=self.key_id,
@@ -140,13 +141,3 @@ def find_session(token: str | None) -> LiveConsoleSession | None:
             return None
     caller = MasterKeyPrincipal(row.master_key_id, row.name, MasterKeyRole(row.role), in_console=True)
     return LiveConsoleSession(caller.key_id, caller.key_id, row.id, caller)
-
-
-def end_session(token: str | None) -> None:
-    with unit_of_work() as session:
-        _end(session, token)
-
-
-def _end(session: Session, token: str | None) -> None:
-    if token is not None:
-        session.execute(delete(ConsoleSession).where(ConsoleSession.digest == identifiers.digest(token)))

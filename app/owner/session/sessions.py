@@ -122,7 +122,7 @@ def enter_key(
 def begin_session(session: Session, key: OwnerKey, *, previous_token: str | None) -> str:
     """Begin a session of an authenticated owner and return its token; the previous session ends."""
     claims.erase_response_of(session, key.agent_id)
-    _end(session, previous_token)
+    end_by_token(session, previous_token)
     return _create_session(session, key.id)
 
 
@@ -195,9 +195,9 @@ def acting_owner(key: OwnerKey) -> Actor:
     return owner_actor(key.id)
 
 
-def end_session(token: str | None) -> None:
+def end_session(token: str | None, kind: Any = OwnerSession) -> None:
     with unit_of_work() as session:
-        _end(session, token)
+        end_by_token(session, token, kind)
 
 
 def end_other_sessions(current: LiveSession) -> None:
@@ -274,9 +274,10 @@ def _add_key(session: Session, session_id: str, key_id: str) -> str:
     return token
 
 
-def _end(session: Session, token: str | None) -> None:
+def end_by_token(session: Session, token: str | None, kind: Any = OwnerSession) -> None:
+    """End the session of an owner, or of another kind, that has a token."""
     if token is not None:
-        session.execute(delete(OwnerSession).where(OwnerSession.digest == identifiers.digest(token)))
+        session.execute(delete(kind).where(kind.digest == identifiers.digest(token)))
 
 
 def _related_session_ids(current: LiveSession) -> Select[str]:
