@@ -32,8 +32,8 @@ from app.oauth.tokens import OAuthToken
 from app.owner.pages import overview
 from app.owner.pages.limits import dollars_of
 from app.owner.passkeys import service as passkeys
-from app.owner.session import auth, cookies, sessions
-from app.owner.session.cookies import serializer
+from app.owner.session import auth, sessions
+from app.owner.session.auth import serializer
 
 _PARAMETERS = (
     "response_type", "client_id", "redirect_uri", "scope", "state", "code_challenge", "code_challenge_method",
@@ -105,7 +105,7 @@ def find_device() -> Response:
     """Ask for the code that a program shows, and then show which program waits with it."""
     user_code = (request.form if request.method == "POST" else request.args).get("user_code", "")
     error = ""
-    if request.method == "POST" and not cookies.is_valid():
+    if request.method == "POST" and not auth.is_form_valid():
         error = "This form has expired or was opened in another browser. Submit it again."
     elif request.method == "POST":
         with read_only_unit() as session:
@@ -121,7 +121,7 @@ def make_agent() -> Response:
     """Register and claim an agent for a person without one, who continues with it."""
     signed = request.form.get("request", "")
     asked = _read(signed)
-    if not cookies.is_valid():
+    if not auth.is_form_valid():
         return _refused("This form has expired or was opened in another browser.", status=403)
     network = limits.client_network(request.remote_addr)
     limits.count_registration(network)

@@ -24,8 +24,7 @@ from app.events.targets import Audience, Subscriber, TargetKind
 from app.idempotency.service import Claim
 from app.identity.limits import client_network
 from app.identity.models import OwnerKey
-from app.owner.session.auth import agent_of, render_page, see_other, session_pages
-from app.owner.session.cookies import printable, serializer
+from app.owner.session.auth import agent_of, printable, render_page, see_other, serializer, session_pages
 from app.ports.errors import PortError, Unreachable
 from app.state import app_state
 from app.web.fields import Email

@@ -18,8 +18,7 @@ from app.identity.principal import KeyKind, Principal
 from app.identity.service import AgentSnapshot
 from app.owner.pages import charts, overview
 from app.owner.pages.template_filters import transaction_title
-from app.owner.session.auth import agent_of, render_page, session_pages
-from app.owner.session.cookies import printable
+from app.owner.session.auth import agent_of, printable, render_page, session_pages
 from app.receipts import routes as receipts
 from app.shopping import advice
 from app.shopping import service as shopping

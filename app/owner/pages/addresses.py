@@ -10,8 +10,7 @@ from app.identity.models import OwnerKey
 from app.owner import address_book
 from app.owner.passkeys import service as passkeys
 from app.owner.session import sessions
-from app.owner.session.auth import agent_of, render_page, see_other, session_pages
-from app.owner.session.cookies import printable
+from app.owner.session.auth import agent_of, printable, render_page, see_other, session_pages
 
 _PAGE = "/agents/<string:agent_id>/addresses"
 

@@ -21,8 +21,7 @@ from app.owner.pages.limits import dollars_of
 from app.owner.passkeys import challenges
 from app.owner.passkeys import service as passkeys
 from app.owner.session import sessions
-from app.owner.session.auth import agent_of, page_not_found, render_page, see_other, session_pages
-from app.owner.session.cookies import printable
+from app.owner.session.auth import agent_of, page_not_found, printable, render_page, see_other, session_pages
 from app.receipts import routes as receipts
 from app.spending import accounts as spending_accounts
 from app.spending import approval_rules

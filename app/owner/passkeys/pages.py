@@ -13,7 +13,7 @@ from app.owner.passkeys import challenges
 from app.owner.passkeys import service as passkeys
 from app.owner.passkeys.service import PasskeyHolder
 from app.owner.session import auth, sessions
-from app.owner.session.cookies import printable
+from app.owner.session.auth import printable
 from app.owner.session.sign_in import render_sign_in, safe_return_path
 
 

@@ -41,7 +41,7 @@ from app.identity.limits import client_network
 from app.identity.models import OwnerKey
 from app.owner.passkeys import challenges
 from app.owner.passkeys.challenges import PasskeyPrompt, RelyingParty
-from app.owner.session import cookies, sessions
+from app.owner.session import auth, sessions
 from app.owner.session.auth import current_session
 
 
@@ -231,7 +231,7 @@ def sign_in(kind: type[PasskeyHolder], *, previous_token: str | None) -> tuple[s
     """Begin a session with the form's passkey; return its token, and its `subject_id`. Raises: Unauthorized."""
     challenge = challenges.challenge_of(kind.sign_in_purpose, request.form.get("passkey_token", ""))
     with unit_of_work() as session:
-        assertion = request.form.get("passkey", "") if cookies.is_valid() else ""
+        assertion = request.form.get("passkey", "") if auth.is_form_valid() else ""
         found = verify_assertion(session, kind, None, challenge, assertion)
         if found is not None:
             holder, evidence = found
