@@ -15,7 +15,7 @@ from flask import Blueprint, Response, make_response, render_template, request, 
 
 from app.console import sessions
 from app.console.sessions import ConsoleSession, LiveConsoleSession
-from app.core.identifiers import new_id
+from app.core.identifiers import new_id, require
 from app.core.setting_types import split
 from app.core.strict_json import JsonNumber
 from app.errors import NotFound, RateLimited, Unauthorized
@@ -154,9 +154,7 @@ def show_list(slug: str) -> Response:
 @console.get("/<slug>/<item_id>")
 def show_one(slug: str, item_id: str) -> Response:
     """Show an item with what can be done about it."""
-    one = _section(slug).get("one")
-    if one is None:
-        raise NotFound
+    one = require(_section(slug).get("one"), NotFound())
     found = _call(one["view"], {one["argument"]: item_id})
     tables = [(each["title"], *_table(each["columns"], found[each["items"]])) for each in one.get("tables", ())]
     related = [(title, href.format_map(found)) for title, href in one.get("related", ())]

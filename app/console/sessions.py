@@ -101,9 +101,7 @@ def enter_key(master_key: str) -> LiveConsoleSession | None:
 
 def sign_in(master_key: str, *, previous_token: str | None) -> str:
     """Begin a session and return its token; the browser's previous one ends. Raises: Unauthorized, RateLimited."""
-    found = enter_key(master_key)
-    if found is None:
-        raise Unauthorized("This is not a valid master key.")
+    found = identifiers.require(enter_key(master_key), Unauthorized("This is not a valid master key."))
     with unit_of_work() as session:
         token = found.begin_session(session, previous_token=previous_token)
         # Fails if the key was revoked in between.

@@ -48,9 +48,7 @@ def describe(code: str, *, network: str) -> ClaimCode:
         claim_code = claims.find(session, code)
         if claim_code is None:
             guess_limits.record_miss(session, network)
-    if claim_code is None:
-        raise _no_such_code()
-    return claim_code
+    return identifiers.require(claim_code, _no_such_code())
 
 
 def claim_agent(code: str, *, email: str | None, network: str, receipt: str | None = None) -> ClaimedAgent:

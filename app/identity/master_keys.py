@@ -5,6 +5,7 @@ from sqlalchemy.orm import Session
 
 from app.authenticated import change, seal_of
 from app.core import clock
+from app.core.identifiers import require
 from app.db import lock_order
 from app.errors import NotFound, Unauthorized
 from app.identity import service
@@ -63,9 +64,7 @@ def list_all(session: Session) -> list[MasterKey]:
 def get(session: Session, key_id: str) -> MasterKey:
     """Return one master key. Raises: NotFound."""
     row = session.get(MasterKey, key_id, populate_existing=True)
-    if row is None:
-        raise NotFound("There is no such master key.")
-    return _opened(row)
+    return _opened(require(row, NotFound("There is no such master key.")))
 
 
 def revoke(session: Session, key_id: str, *, revoked_by: str | None) -> tuple[MasterKey, bool]:

@@ -213,9 +213,7 @@ def reveal_api_key(session: Session, agent_id: str) -> str:
     Raises: NotFound when the agent has no valid key.
     """
     key = newest_keys_of(session, [agent_id]).get(agent_id)
-    if key is None:
-        raise NotFound("This agent has no valid key.")
-    return key
+    return identifiers.require(key, NotFound("This agent has no valid key."))
 
 
 def newest_keys_of(session: Session, agent_ids: Sequence[str]) -> dict[str, str]:
@@ -234,9 +232,8 @@ def open_api_key(session: Session, row: ApiKey) -> str:
 def lock_agent(session: Session, agent_id: str) -> AgentSnapshot:
     """Return an agent and hold its row until the unit ends. Raises: NotFound."""
     touch = update(Agent).where(Agent.id == agent_id, Agent.deleted_at.is_(None)).values(name=Agent.name)
-    found = session.scalars(touch.returning(Agent), execution_options={"populate_existing": True}).one_or_none()
-    if found is None:
-        raise agent_not_found()
+    locked = session.scalars(touch.returning(Agent), execution_options={"populate_existing": True}).one_or_none()
+    found = identifiers.require(locked, agent_not_found())
     _AGENT_SEAL.verify(session, found)
     return agent_snapshot(found)
 

@@ -15,6 +15,7 @@ from flask import Blueprint, Response, make_response, redirect, render_template,
 from itsdangerous import BadData, URLSafeTimedSerializer
 
 from app.approvals import service as approvals
+from app.core.identifiers import require
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound, RateLimited, ServiceError
 from app.identity import limits
@@ -159,18 +160,12 @@ def use_session_token(token: str) -> None:
 
 def current_session() -> LiveSession:
     """Return the session of a signed-in owner; only for `session_pages`."""
-    found = live_session()
-    if found is None:
-        raise page_not_found()
-    return found
+    return require(live_session(), page_not_found())
 
 
 def owner_key_of(agent_id: str) -> OwnerKey:
     """Return the session's key to an agent. Raises: NotFound, including for other owners' agents."""
-    key = current_session().key_for(agent_id)
-    if key is None:
-        raise page_not_found()
-    return key
+    return require(current_session().key_for(agent_id), page_not_found())
 
 
 def agent_of(key: OwnerKey) -> AgentSnapshot:

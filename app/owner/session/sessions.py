@@ -169,9 +169,7 @@ def open_claimed_agent(owner_key: str, *, current: str | None) -> tuple[str, lis
     """Add the agent to the browser's live session, or to a new one; return the token, and the first recovery codes."""
     found = find_session(current)
     with unit_of_work() as session:
-        key = owner_keys.find(session, owner_key)
-        if key is None:
-            raise Unauthorized("This key is not valid.")
+        key = identifiers.require(owner_keys.find(session, owner_key), Unauthorized("This key is not valid."))
         # The result of a claim must always be shown, so a full session is replaced by a new one.
         is_full = found is not None and len(found.keys) >= MAX_AGENTS
         token = _create_session(session, key.id) if found is None or is_full else _add_key(session, found.id, key.id)
