@@ -27,10 +27,12 @@ from app.idempotency.service import Claim
 from app.identity import guards
 from app.identity.models import MasterKey
 from app.identity.service import AgentSnapshot
-from app.platform import keys, lookups, personal_data, schemas
+from app.platform import keys, personal_data, schemas
 from app.platform.agents import fleet, service
 from app.platform.agents.fleet import FleetControlsResult
 from app.platform.agents.service import AgentKeyRotation, AgentView
+from app.platform.lookups import requests
+from app.platform.lookups import schemas as lookup_schemas
 from app.shopping import service as shopping
 from app.shopping.routes import shown
 from app.spending.controls import ControlsChange
@@ -351,7 +353,7 @@ def list_all_approvals(query: dict[str, Any]) -> Page[Approval]:
 
 
 @blp.get("/audit/verification")
-@blp.response(200, lookups.AuditVerification)
+@blp.response(200, lookup_schemas.AuditVerification)
 def verify_audit_log() -> dict[str, Any]:
     """Verify that none of the newest 10 000 entries of the audit log was changed or removed."""
     return verification.verify()
@@ -359,15 +361,15 @@ def verify_audit_log() -> dict[str, Any]:
 
 @blp.get("/stuck-movements")
 @blp.arguments(PageQuery, location="query")
-@blp.response(200, lookups.StuckMovements)
+@blp.response(200, lookup_schemas.StuckMovements)
 def list_stuck_movements(query: dict[str, Any]) -> Page[dict[str, Any]]:
     """List movements that have been pending for more than an hour, oldest first, with the command to run."""
     return service.list_stuck(query["page"])
 
 
 @blp.get("/purchases")
-@blp.arguments(lookups.AllPurchasesQuery, location="query")
-@blp.response(200, lookups.SoldPurchases)
+@blp.arguments(lookup_schemas.AllPurchasesQuery, location="query")
+@blp.response(200, lookup_schemas.SoldPurchases)
 def list_all_purchases(query: dict[str, Any]) -> dict[str, Any]:
     """List the purchases in web shops of all agents and keys, newest first."""
     page = shopping.list_of(**query)
@@ -375,14 +377,14 @@ def list_all_purchases(query: dict[str, Any]) -> dict[str, Any]:
 
 
 @blp.get("/purchases/<string:purchase_id>")
-@blp.response(200, lookups.SoldPurchase)
+@blp.response(200, lookup_schemas.SoldPurchase)
 def get_any_purchase(purchase_id: str) -> dict[str, Any]:
     """Read a purchase of any agent or key, with its steps. Only its buyer can fetch the screenshots."""
     return shown(shopping.view(identifiers.require_id(purchase_id, NotFound("No purchase has this id."))))
 
 
 @blp.get("/requests/<string:request_id>")
-@blp.response(200, lookups.RequestRecords)
+@blp.response(200, lookup_schemas.RequestRecords)
 def get_request(request_id: str) -> dict[str, Any]:
     """Read what a request did, by its `X-Request-Id`."""
-    return lookups.find_request(request_id)
+    return requests.find(request_id)
