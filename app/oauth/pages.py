@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from authlib.oauth2 import OAuth2Error
-from flask import Response, redirect, request, url_for
+from flask import Response, request, url_for
 from itsdangerous import BadData
 from sqlalchemy.orm import Session
 from werkzeug.datastructures import MultiDict
@@ -191,11 +191,8 @@ def _allow(asked: _Asked, consent: Consent, key: OwnerKey) -> Response:
 def _redirected(session: Session, asked: _Asked, grant: Grant | None) -> Response:
     server, server_request = Server(session, asked.client), request_of("GET", MultiDict(asked.parameters))
     flow = server.get_consent_grant(server_request, end_user=grant)
-    return _to_client(server.create_authorization_response(server_request, grant_user=grant, grant=flow))
-
-
-def _to_client(response: Response) -> Response:
-    return redirect(response.headers["Location"], 303)  # type: ignore[return-value]
+    response: Response = server.create_authorization_response(server_request, grant_user=grant, grant=flow)
+    return auth.see_other(response.headers["Location"])
 
 
 def _consent() -> Consent:
@@ -271,7 +268,7 @@ def _render_mistake(asked: _Asked, answered: Response, error: str) -> Response:
     Anybody can register an address, and people trust the address of this service (RFC 9700 §4.11.2).
     """
     if clients.is_loopback(urlsplit(asked.redirect_uri or "")):
-        return _to_client(answered)
+        return auth.see_other(answered.headers["Location"])
     problem = f"The application's request is not valid ({error})."
     return _refused(problem, back=answered.headers["Location"], host=asked.redirect_host or asked.host)
 

@@ -87,12 +87,6 @@ _MAX_RECENT = 50
 _PAGE = "/agents/<string:agent_id>/notices"
 
 
-@session_pages.get(_PAGE)
-def show_notices(key: OwnerKey) -> Response:
-    """List an owner's targets, with the forms that add one."""
-    return _render(key)
-
-
 @session_pages.post(f"{_PAGE}/email")
 def send_confirmation(key: OwnerKey) -> Response:
     try:
@@ -168,7 +162,9 @@ def remove_target(key: OwnerKey) -> Response:
     return see_other(url_for("owner.show_notices", agent_id=key.agent_id, done="removed"))
 
 
+@session_pages.get(_PAGE, endpoint="show_notices")
 def _render(key: OwnerKey, *, status: int = 200, **values: Any) -> Response:
+    """List an owner's targets, with the forms that add one."""
     listed = targets.list_of(_subscriber(key), PageRequest(targets.MAX_TARGETS, 0)).items
     return render_page(
         "notices.html", status=status, agent=agent_of(key),

@@ -141,12 +141,6 @@ def erase_personal_data(key: OwnerKey) -> Response:
     return auth.render_page("personal_data.html", agent=auth.agent_of(key), erased=True)
 
 
-@auth.session_pages.get(f"{_AGENT}/keys")
-def show_keys(key: OwnerKey) -> Response:
-    """Show the key operations; no key is on this page."""
-    return _render_keys(key)
-
-
 @auth.session_pages.post(f"{_AGENT}/keys/show")
 @_requires_owner_key("show")
 def show_api_key(key: OwnerKey) -> Response:
@@ -197,7 +191,9 @@ def cancel_owner_codes(key: OwnerKey) -> Response:
     return auth.see_other(url_for("owner.show_keys", agent_id=key.agent_id))
 
 
+@auth.session_pages.get(f"{_AGENT}/keys", endpoint="show_keys")
 def _render_keys(key: OwnerKey, **shown: Any) -> Response:
+    """Show the key operations, and no key but one that an operation gives."""
     with read_only_unit() as session:
         opened = claims.list_owner_codes(session, key.id)
     return auth.render_page(

@@ -71,12 +71,6 @@ def withdraw_payee(key: OwnerKey) -> Response:
     return see_other(url_for("owner.show_approvals", agent_id=key.agent_id, done="withdrawn"))
 
 
-@session_pages.get(_ONE)
-def show_approval(key: OwnerKey, approval_id: str) -> Response:
-    """Show one payment: why its owner is asked, the forms that decide, its facts, and the agent's own words last."""
-    return _render(key, approval_id)
-
-
 @session_pages.post(_ONE)
 def decide(key: OwnerKey, approval_id: str) -> Response:
     """Store the decision, then show what the payment is now."""
@@ -154,7 +148,9 @@ def _owned(key: OwnerKey, approval_id: str) -> Approval:
     return found
 
 
+@session_pages.get(_ONE, endpoint="show_approval")
 def _render(key: OwnerKey, approval_id: str, *, status: int = 200, **errors: Any) -> Response:
+    """Show one payment: why its owner is asked, the forms that decide, its facts, and the agent's own words last."""
     approvals.expire_if_due(_owned(key, approval_id))
     approval = _owned(key, approval_id)
     return render_page(
