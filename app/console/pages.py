@@ -82,12 +82,6 @@ def _require_session() -> Response | None:
     return None
 
 
-@entrance.get("/sign-in")
-def sign_in_form() -> Response:
-    """Ask for a master key."""
-    return _render_sign_in()
-
-
 @entrance.post("/sign-in")
 def sign_in() -> Response:
     if not auth.is_form_valid():
@@ -191,7 +185,9 @@ def act(slug: str, item_id: str, act: str) -> Response:
     return auth.see_other(url_for(f"console.show_{'one' if of_one else 'list'}", slug=slug, **item, done=act))
 
 
+@entrance.get("/sign-in", endpoint="sign_in_form")
 def _render_sign_in(*, status: int = 200, error: str = "") -> Response:
+    """Ask for a master key or a passkey."""
     party = LiveConsoleSession.relying_party()
     prompt = challenges.prompt_to_use(LiveConsoleSession.sign_in_purpose, party=party)
     return _render("sign_in.html", status=status, error=error, prompt=prompt)

@@ -200,7 +200,10 @@ def buy(body: dict[str, Any], claim: idempotency.Claim) -> Response:
         return accepted
     purchase, settled = accepted
     seconds = wait_seconds() or long_poll.NO_WAIT
-    purchase = service.wait_for_end(purchase, seconds=seconds, account_id=guards.account_id_or_anonymous())
+    purchase = long_poll.wait(
+        purchase, lambda found: service.view(found.id), lambda found: not found.is_open, seconds=seconds,
+        account_id=guards.account_id_or_anonymous(),
+    )  # fmt: skip
     response = _accepted(purchase)
     response.headers.extend(settled)
     if seconds and not purchase.is_open:

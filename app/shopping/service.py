@@ -8,14 +8,12 @@ import base64
 import hmac
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
-from decimal import Decimal
 from http import HTTPStatus
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, Text, cast, func, or_, select
 from sqlalchemy.orm import Session
 
-from app import long_poll
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
 from app.credits import accounts as credit_accounts
@@ -154,13 +152,6 @@ def cancel(purchase: Purchase) -> Purchase:
             details={"purchase_id": current.id, "status": current.status},
         )
     return current
-
-
-def wait_for_end(purchase: Purchase, *, seconds: Decimal, account_id: str) -> Purchase:
-    """Wait for a purchase to end, as long as requested and while a waiting slot is free."""
-    return long_poll.wait(
-        purchase, lambda found: view(found.id), lambda found: not found.is_open, seconds=seconds, account_id=account_id
-    )
 
 
 def evidence(purchase: Purchase, evidence_id: str) -> bytes:

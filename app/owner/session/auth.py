@@ -165,7 +165,7 @@ def current_session() -> LiveSession:
 
 def owner_key_of(agent_id: str) -> OwnerKey:
     """Return the session's key to an agent. Raises: NotFound, including for other owners' agents."""
-    return require(current_session().key_for(agent_id), page_not_found())
+    return require(next((key for key in current_session().keys if key.agent_id == agent_id), None), page_not_found())
 
 
 def agent_of(key: OwnerKey) -> AgentSnapshot:

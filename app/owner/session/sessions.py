@@ -75,9 +75,6 @@ class LiveSession:
     expires_at: datetime
     keys: tuple[OwnerKey, ...]
 
-    def key_for(self, agent_id: str) -> OwnerKey | None:
-        return next((key for key in self.keys if key.agent_id == agent_id), None)
-
 
 def find_session(token: str | None) -> LiveSession | None:
     """Return the live session of a token, or None if it has ended or none of its keys is still valid."""
