@@ -281,20 +281,19 @@ def only_reads(statement: str) -> bool:
     return _READS.match(statement) is not None and _WRITES_OR_LOCKS.search(statement) is None
 
 
-_NANOS_PER_SECOND = 10**9
-_MAX_PAUSE_NS = _NANOS_PER_SECOND // 10
+_BATCHES_SECONDS, _MAX_PAUSE_SECONDS = 8, 0.1
 
 
-def batches(max_batches: int, *, max_seconds: int = 8) -> Iterator[None]:
-    """Yield once per batch, for about `max_seconds`; pause after each as long as it took."""
-    deadline_ns = time.monotonic_ns() + max_seconds * _NANOS_PER_SECOND
+def batches(max_batches: int) -> Iterator[None]:
+    """Yield once per batch, for about eight seconds; pause after each as long as it took."""
+    deadline = time.monotonic() + _BATCHES_SECONDS
     for _ in range(max_batches):
-        started_ns = time.monotonic_ns()
+        started = time.monotonic()
         yield
-        now = time.monotonic_ns()
-        if now >= deadline_ns:
+        now = time.monotonic()
+        if now >= deadline:
             return
-        time.sleep(min(now - started_ns, _MAX_PAUSE_NS) / _NANOS_PER_SECOND)
+        time.sleep(min(now - started, _MAX_PAUSE_SECONDS))
 
 
 def run_in_batches(step: Callable[[int], int], *, batch_size: int, max_batches: int) -> int:

@@ -197,11 +197,11 @@ def _views(session: Session, model: type[Any], ids: Collection[str]) -> list[Any
     rows = []
     for row, *followed in session.execute(stated.execution_options(populate_existing=True)):
         seal_of(model).verify(session, row, is_expected=followed == [row.limit_nanos, row.period])
-        rows.append(row)
-    for row in rows:
         row.used_nanos, row.resets_at = used[row.id], budget_counters.resets_at(row.period, now)
-        if (minutes := getattr(row, "velocity_minutes", None)) is not None:
-            row.velocity = Velocity(row.velocity_payments, row.velocity_nanos, minutes)
+        minutes = getattr(row, "velocity_minutes", None)
+        # Always: the unit may have read the row before it changed it.
+        row.velocity = minutes and Velocity(row.velocity_payments, row.velocity_nanos, minutes)
+        rows.append(row)
     return rows
 
 

@@ -80,7 +80,8 @@ def save_limits(key: OwnerKey, wallet_id: str) -> Response:
         return _render_form(key, wallet, typed, problems=problems, status=400)
     if request.form.get("step") == "review":
         return _render_form(key, wallet, typed, changes=changes)
-    is_owner, error = passkeys.check_owner(key) if passkeys.is_filled() else (False, "")
+    is_confirmed = request.form.get("passkey") or request.form.get("owner_key", "").strip()
+    is_owner, error = passkeys.check_owner(key) if is_confirmed else (False, "")
     if error:
         return _render_form(key, wallet, typed, changes=changes, key_error=error, status=403)
     try:

@@ -343,8 +343,3 @@ def check_owner(key: OwnerKey) -> tuple[bool, str]:
     except RateLimited:
         return False, "Too many wrong keys were entered from your network. Wait before you try again."
     return False, "This is not the owner key of this agent. Nothing was changed."
-
-
-def is_filled() -> bool:
-    """Return whether the form contains anything to confirm it with."""
-    return bool(request.form.get("passkey") or request.form.get("owner_key", "").strip())

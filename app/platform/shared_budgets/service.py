@@ -132,8 +132,7 @@ def _lock_tagged(session: Session, values: Mapping[str, Any]) -> None:
 
 
 def _announce(session: Session, budget: SharedBudget, percent: int) -> None:
-    account_id = budget.account_id if isinstance(budget, KeyLimit) else None
-    kind = "budget" if account_id is None else "key"
+    kind, account_id = ("key", budget.account_id) if isinstance(budget, KeyLimit) else ("budget", None)
     data = {
         f"{kind}_id": budget.id, f"{kind}_name": budget.name, "window": budget.period, "percent": percent,
         "limit_usd": usd_string(budget.limit_nanos or 0), "spent_usd": usd_string(budget.used_nanos),
