@@ -102,17 +102,14 @@ class GatewayCall:
         check_fields(provider.refused_fields, provider.limits, body.parsed)
         params = None
         if provider.dialect is not None and route.surface is not None:
+            known = CostParams(
+                route.surface, provider.dialect, location.match.parameters.get("model") or "", body=body.raw,
+                output_limit_field=provider.output_limit_field,
+            )  # fmt: skip
             params = read_cost_params(
-                provider.dialect,
-                route.surface,
-                body.raw,
-                body.fields,
-                model=location.match.parameters.get("model") or "",
-                is_form=body.is_form,
-                files=body.files,
+                known, body.fields, is_form=body.is_form, files=body.files, requests_usage=provider.usage_request,
                 is_streaming_path=location.match.path.endswith(":streamGenerateContent"),
-                requests_usage=provider.usage_request,
-            )._replace(output_limit_field=provider.output_limit_field)
+            )  # fmt: skip
         methods = rpc_methods(body.parsed) if isinstance(route.rule, PerRpcMethod) else ()
         return ValidatedRequest(location, body.raw, body.is_form, params, tuple(methods))
 

@@ -298,8 +298,9 @@ def test_compaction_and_advice_are_billed_apart_from_the_message() -> None:
 @pytest.mark.parametrize("output_format", ["svg", "SVG", ["png"], ""])
 def test_an_image_written_by_another_model_is_refused(output_format: object) -> None:
     """`svg_usage` reports tokens of a model that the price of an image does not include."""
+    params = CostParams(Surface.IMAGES, Dialect.OPENAI, "gpt-image-2")
     for accepted in ({}, *({"output_format": each} for each in ("png", "webp", "jpeg", "gif"))):
-        input_bounds.media_bound(Dialect.OPENAI, Surface.IMAGES, "gpt-image-2", {"prompt": "A cat", **accepted}, ())
+        input_bounds.with_media_bound(params, {"prompt": "A cat", **accepted}, ())
     request = {"prompt": "A cat", "output_format": output_format}
     with pytest.raises(InvalidInput, match="output_format"):
-        input_bounds.media_bound(Dialect.OPENAI, Surface.IMAGES, "gpt-image-2", request, ())
+        input_bounds.with_media_bound(params, request, ())
