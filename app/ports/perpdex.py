@@ -56,12 +56,6 @@ class PerpMarket:
     is_delisted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class BundledMarkets:
-    day: date
-    markets: tuple[PerpMarket, ...]
-
-
 class TimeInForce(StrEnum):
     """The lifetime of an order: until cancelled, immediate or cancel, post-only."""
 
@@ -84,8 +78,8 @@ class Perpdex(Protocol):
     def parse_markets(self, document: Json) -> tuple[PerpMarket, ...]:
         """Parse the markets in a response about `PerpdexTopic.MARKETS`. No I/O."""
 
-    def bundled_markets(self) -> BundledMarkets | None:
-        """Return the markets that ship with the service; None for a network that numbers its markets differently."""
+    def bundled_markets(self) -> tuple[date, tuple[PerpMarket, ...]] | None:
+        """Return the markets that ship with the service, and their day; None for a network with other numbers."""
 
     def parse_orders(self, document: Json) -> Sequence[tuple[str, int]]:
         """Parse symbol and number of each order in a response about `PerpdexTopic.ORDERS`. No I/O."""

@@ -22,8 +22,8 @@ from app.ports.perpdex import Json, PerpdexQuery, PerpdexTopic, PerpMarket
 from app.spending import holds as spending_holds
 from app.spending.policy import SpendingRequest
 from app.state import app_state
-from app.trading import exchange_client, markets
-from app.trading.markets import MarketList, MarketSource
+from app.trading import exchange_client
+from app.trading.exchange_client import MarketList, MarketSource
 from app.wallets.core import network_fees, parsing
 from app.wallets.core.wallets import WalletView
 from app.wallets.transactions import relayed
@@ -50,7 +50,7 @@ def _account_query(topic: PerpdexTopic, wallet: WalletView) -> Json:
 
 
 def _markets(_wallet: WalletView, _parameters: Parameters) -> dict[str, Json]:
-    document = markets.live_markets().document
+    document = exchange_client.get_public(exchange_client.MARKETS).document
     return {"markets": document["universe"], "margin_tables": document.get("marginTables", [])}
 
 
@@ -75,11 +75,11 @@ def _orderbook(_wallet: WalletView, parameters: Parameters) -> dict[str, Json]:
 
 
 def _market(symbol: str) -> PerpMarket:
-    known = markets.load_markets()
+    known = exchange_client.load_markets()
     if known.source is not MarketSource.EXCHANGE and known.find(symbol) is None:
         # An older list does not prove that the market does not exist.
         raise exchange_client.unavailable_error("no_answer")
-    return markets.require_market(known, symbol)
+    return exchange_client.require_market(known, symbol)
 
 
 _READS: Mapping[str, Callable[[WalletView, Parameters], dict[str, Json]]] = {
@@ -223,8 +223,8 @@ def _valuation_price(market: PerpMarket, price: Decimal, *, is_buy: bool) -> Dec
 
 
 def _cancel(_wallet: WalletView, parameters: Parameters) -> PreparedAction:
-    market_list = markets.load_markets()
-    market = markets.require_market(market_list, parameters["symbol"])
+    market_list = exchange_client.load_markets()
+    market = exchange_client.require_market(market_list, parameters["symbol"])
     order_id, perpdex = parameters["order_id"], app_state().ports.perpdex
     if isinstance(order_id, int):
         action = perpdex.cancel([(market.index, order_id)])
@@ -234,8 +234,8 @@ def _cancel(_wallet: WalletView, parameters: Parameters) -> PreparedAction:
 
 
 def _cancel_all(wallet: WalletView, parameters: Parameters) -> PreparedAction:
-    market_list, symbol = markets.load_markets(), parameters["symbol"]
-    only_market = None if symbol is None else markets.require_market(market_list, symbol)
+    market_list, symbol = exchange_client.load_markets(), parameters["symbol"]
+    only_market = None if symbol is None else exchange_client.require_market(market_list, symbol)
     notes: dict[str, Json] = _market_metadata(market_list)
     perpdex = app_state().ports.perpdex
     # A frozen agent costs no request to the exchange.
@@ -287,8 +287,8 @@ def _pay(_wallet: WalletView, parameters: Parameters, *, is_withdrawal: bool) ->
 
 
 def _tradable_market(symbol: str) -> tuple[MarketList, PerpMarket]:
-    market_list = markets.load_markets()
-    market = markets.require_market(market_list, symbol)
+    market_list = exchange_client.load_markets()
+    market = exchange_client.require_market(market_list, symbol)
     if market.is_delisted:
         raise InvalidInput.field("symbol", f"is no longer traded: {market.symbol} was delisted")
     return market_list, market

@@ -13,7 +13,7 @@ from app.core.money import parse_amount
 from app.core.strict_json import JsonNumber
 from app.ports.perpdex import TimeInForce
 from app.trading import actions
-from app.trading.markets import MarketSource
+from app.trading.exchange_client import MarketSource
 from app.web.fields import AmountField, QueryCount, StrictBoolean, Text, one_of
 from app.web.schemas import EXAMPLE_ID, AcceptsCamelCase, ErrorBody, Schema
 

@@ -203,10 +203,10 @@ class HyperliquidExchange:
         surplus = -(-len(document) // _ROWS_PER_WEIGHT) if query.topic is perpdex.PerpdexTopic.FILLS else 0
         return perpdex.PerpdexReply(content, surplus)
 
-    def bundled_markets(self) -> perpdex.BundledMarkets | None:
+    def bundled_markets(self) -> tuple[date, tuple[perpdex.PerpMarket, ...]] | None:
         if _BUNDLED["numbering"] != self._deployment.asset_numbering:
             return None
-        return perpdex.BundledMarkets(date.fromisoformat(_BUNDLED["day"]), parse_markets(_BUNDLED["document"]))
+        return date.fromisoformat(_BUNDLED["day"]), parse_markets(_BUNDLED["document"])
 
     def order(
         self,
