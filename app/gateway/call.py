@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from werkzeug.test import EnvironBuilder
 from werkzeug.utils import cached_property
 from werkzeug.wrappers import Response
 
@@ -40,6 +42,7 @@ from app.web.request_bodies import parse_json
 # The output of a prepaid call that sets no bound on it.
 _DEFAULT_PREPAID_TOKENS_OUT = 4_000
 _DEFAULT_PREPAID_CALLS = 10
+_MAX_OWN_BYTES = 64 * 1024
 _MIN_KEY_LENGTH = 20
 _MAX_REMEMBERED_LINE = 200
 _MODEL_NAMES = "must be provider/name, such as openai/gpt-5, or one of the names in GET /v1/models"
@@ -340,3 +343,36 @@ def options(call: GatewayCall, paid: GatewayCharge, *, client_id: str) -> Forwar
         screen_error=partial(operator_errors.screen, provider, client_id, validated.location.target, body),
         keep_alive_seconds=app_state().settings.stream_keep_alive_seconds,
     )  # fmt: skip
+
+
+def chat(
+    payer: Principal, model: str, body: Mapping[str, Any], *, max_cost_nanos: int, timeout_seconds: int
+) -> tuple[int, bytes, int]:
+    """Complete a chat of this service itself, charged to an account's credits; return status, body and cost in nanos.
+
+    Raises: InvalidInput if it may cost more than `max_cost_nanos`; ServiceError, as `forward` does.
+    """
+    builder = EnvironBuilder("/v1/chat/completions", method="POST", json={**body, "model": model})
+    first = candidates(ClientRequest(builder.get_environ()), Surface.CHAT)[0]
+    call = replace(first, max_bytes=_MAX_OWN_BYTES, timeout_seconds=timeout_seconds)
+    if call.quote.worst_case.cost_nanos > max_cost_nanos:
+        raise InvalidInput("This call may cost more than is left for it.")
+    response = forward_on_credits(call, payer)
+    content, _ = read_and_close(response, _MAX_OWN_BYTES)
+    cost_usd = response.headers.get("X-Cost-Usd")
+    # A response that came as a stream is charged at its end.
+    cost_nanos = call.quote.worst_case.cost_nanos if cost_usd is None else money.nanos_from_usd(Decimal(cost_usd))
+    return response.status_code, content, cost_nanos
+
+
+def read_and_close(response: Response, most_bytes: int) -> tuple[bytes, bool]:
+    """Return the content of a response, and whether it was cut because it is longer."""
+    found = bytearray()
+    try:
+        for piece in response.iter_encoded():
+            found += piece
+            if len(found) > most_bytes:
+                break
+    finally:
+        response.close()
+    return bytes(found[:most_bytes]), len(found) > most_bytes
