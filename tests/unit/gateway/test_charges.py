@@ -15,7 +15,7 @@ import pytest
 from app.gateway.dialects.request.cost_params import Dialect
 from app.gateway.dialects.response.response_reader import ResponseReader
 from app.gateway.pricing.quotes import TokenPrices
-from app.gateway.providers.configured import PriceRow
+from app.gateway.providers.table import PriceRow
 from tests.support.provider_rows import FORM, form_of, read_request
 from tests.support.recordings import wav
 

@@ -25,7 +25,6 @@ from app.gateway.dialects.request.cost_params import CostParams, Dialect, Surfac
 from app.gateway.dialects.response.response_reader import ResponseReader
 from app.gateway.dialects.response.usage_readers import UsageReading
 from app.gateway.pricing.quotes import PricedRequest, TokenPrices
-from app.gateway.providers.table import Provider, ProviderKind
 from app.identity import service as identity
 from app.identity.principal import KeyKind, Principal
 from app.identity.service import MintedKey
@@ -173,9 +172,8 @@ class Account:
             quote.check(5 * 10**9)
         except InvalidInput:
             return  # refused before anything is held
-        row = Provider("p", ProviderKind.LANGUAGE_MODEL, "http://upstream", rule)
         caller = Principal(KeyKind.GATEWAY, self.id, self.id, None)
-        meter = HeldCharge(caller, row.slug, quote, params)
+        meter = HeldCharge(caller, "p", quote, params)
         available = self.balance().available_nanos
         try:
             outgoing = meter.begin(UpstreamRequest("POST", "", "", (), params.body))

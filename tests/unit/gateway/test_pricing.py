@@ -21,7 +21,7 @@ from app.gateway.dialects.response.usage_readers import Usage, UsageReading
 from app.gateway.pricing import charges, price_table, rates
 from app.gateway.pricing.quotes import CallQuote, FixedPrice, PerRpcMethod, PricedRequest, TokenPrices, rpc_methods
 from app.gateway.pricing.rates import FallbackRates
-from app.gateway.providers.configured import PriceRow
+from app.gateway.providers.table import PriceRow
 from app.gateway.validation.rules import Pattern
 from app.usage.service import MeteredUsage
 from tests.support import recorded_answers as recorded
