@@ -31,7 +31,7 @@ from app.gateway.validation.body import BodyKind, RequestBody, parse_body
 from app.gateway.validation.rules import check_fields, check_parameters
 from app.identity import guards
 from app.identity.principal import Principal
-from app.payments.presented import PayableRequest, PaymentPrice
+from app.payments.presented import PaymentPrice
 from app.payments.x402 import gate, guard
 from app.ports.upstream import UpstreamRequest
 from app.state import app_state
@@ -82,7 +82,6 @@ class GatewayCall:
     request: ClientRequest
     provider: Provider
     provider_name: str
-    payable: PayableRequest
     max_bytes: int
     timeout_seconds: int | None = None
     """The time limit of the whole exchange; None for clients, who may disconnect."""
@@ -180,7 +179,7 @@ class GatewayCall:
 
     def _price(self, nanos: int, *, body: bytes = b"", unavailable_reason: str | None = None) -> PaymentPrice:
         slug = self.provider.slug
-        price = self.payable.price(
+        price = guard.payable(self.request).price(
             max(self.provider.x402_floor_nanos, nanos), body, provider_name=slug,
             description=f"One call of {slug} through this gateway", unavailable_reason=unavailable_reason,
         )  # fmt: skip
@@ -223,8 +222,8 @@ def candidates(request: ClientRequest, surface: Surface) -> list[ModelCall]:
             offered = ", ".join(row.slug for row in table.rows if row.path_of(surface))
             raise InvalidInput.field("model", f"is {name}, and the providers of this endpoint are {offered}")
         if provider.is_configured:
-            payable, size = guard.payable(request), MAX_BODY_BYTES
-            calls.append(ModelCall(request, provider, slug, payable, size, surface=surface, model=model, fields=fields))
+            call = ModelCall(request, provider, slug, MAX_BODY_BYTES, surface=surface, model=model, fields=fields)
+            calls.append(call)
     if not calls:
         raise ProviderNotConfigured
     return calls
@@ -251,10 +250,9 @@ def forward(request: ClientRequest, provider: Provider, caller: Principal | None
     Unauthorized, InsufficientCredits, PaymentInvalid, PaymentAlreadyUsed, PaymentPending, Overloaded, UpstreamError,
     UpstreamTimeout.
     """
-    payable = guard.payable(request)
     max_bytes = MAX_BODY_BYTES if caller else request_bodies.MAX_KEYLESS_BYTES
-    call = GatewayCall(request, provider, provider_name, payable, max_bytes)
-    has_payment = payable.headers.has_payment
+    call = GatewayCall(request, provider, provider_name, max_bytes)
+    has_payment = guard.payable(request).headers.has_payment
     if caller is None and not has_payment:
         raise gate.attach(call.advertised_price(), PaymentRequired())
     if not provider.is_configured:
