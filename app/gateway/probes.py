@@ -65,7 +65,7 @@ def _ask(upstream: Upstream, call: GatewayCall) -> str:
         raise UnexpectedAnswer("not a JSON object")
     if params is None or params.surface is Surface.FREE:
         return _describe(call, document)
-    reader = ResponseReader.of(params, response)
+    reader = ResponseReader(params, response)
     reader.feed(received)
     reader.flush()
     return _describe_charge(call, params, reader.finish())
