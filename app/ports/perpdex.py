@@ -64,6 +64,18 @@ class TimeInForce(StrEnum):
     ALO = "Alo"
 
 
+@dataclass(frozen=True, slots=True)
+class PerpOrder:
+    """A limit order; price and size are already on the exchange's grid."""
+
+    is_buy: bool
+    price: Decimal
+    size: Decimal
+    time_in_force: TimeInForce
+    is_reduce_only: bool = False
+    client_id: str | None = None
+
+
 Action = Mapping[str, Json]
 """An unsigned action. The order of its keys is part of what is signed."""
 
@@ -87,18 +99,8 @@ class Perpdex(Protocol):
     def dead_end(self, address: str) -> str | None:
         """Return what a recipient is that gives nothing back ("a burn address", …), or None. No I/O."""
 
-    def order(
-        self,
-        market: PerpMarket,
-        *,
-        is_buy: bool,
-        price: Decimal,
-        size: Decimal,
-        time_in_force: TimeInForce,
-        is_reduce_only: bool = False,
-        client_id: str | None = None,
-    ) -> Action:
-        """Build an order; price and size are already on the exchange's grid. No I/O, as for all actions."""
+    def order(self, market: PerpMarket, order: PerpOrder) -> Action:
+        """Build an order. No I/O, as for all actions."""
 
     def cancel(self, orders: Sequence[tuple[int, int]]) -> Action:
         """Build the cancellation of orders, each by the number of its market and its own."""

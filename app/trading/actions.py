@@ -199,10 +199,9 @@ def _order(_wallet: WalletView, parameters: Parameters) -> PreparedAction:
         worth = f"this one is worth {valued * size:f}"
         problem = f"is too small: the exchange takes no order below {_LEAST_ORDER_USDC} USDC, and {worth}"
         raise InvalidInput.field("amount", problem)
-    action = app_state().ports.perpdex.order(
-        market, is_buy=is_buy, price=on_grid, size=size, time_in_force=exchange.TimeInForce(parameters["tif"]),
-        is_reduce_only=parameters["reduce_only"], client_id=parameters["cloid"],
-    )  # fmt: skip
+    time_in_force, is_reduce_only = exchange.TimeInForce(parameters["tif"]), parameters["reduce_only"]
+    order = exchange.PerpOrder(is_buy, on_grid, size, time_in_force, is_reduce_only, client_id=parameters["cloid"])
+    action = app_state().ports.perpdex.order(market, order)
     nanos_per_usdc = app_state().ports.prices.nanos_per_token(USDC)
     value = None if nanos_per_usdc is None else notional_nanos(valued, size, nanos_per_usdc=nanos_per_usdc)
     notes = {**({"adjusted": adjusted} if adjusted else {}), **_market_metadata(market_list)}
