@@ -281,19 +281,20 @@ def only_reads(statement: str) -> bool:
     return _READS.match(statement) is not None and _WRITES_OR_LOCKS.search(statement) is None
 
 
-_BATCHES_SECONDS, _MAX_PAUSE_SECONDS = 8, 0.1
+_NANOS_PER_SECOND = 10**9
+_MAX_PAUSE_NS = _NANOS_PER_SECOND // 10
 
 
 def batches(max_batches: int) -> Iterator[None]:
     """Yield once per batch, for about eight seconds; pause after each as long as it took."""
-    deadline = time.monotonic() + _BATCHES_SECONDS
+    deadline_ns = time.monotonic_ns() + 8 * _NANOS_PER_SECOND
     for _ in range(max_batches):
-        started = time.monotonic()
+        started_ns = time.monotonic_ns()
         yield
-        now = time.monotonic()
-        if now >= deadline:
+        now = time.monotonic_ns()
+        if now >= deadline_ns:
             return
-        time.sleep(min(now - started, _MAX_PAUSE_SECONDS))
+        time.sleep(min(now - started_ns, _MAX_PAUSE_NS) / _NANOS_PER_SECOND)
 
 
 def run_in_batches(step: Callable[[int], int], *, batch_size: int, max_batches: int) -> int:
