@@ -71,7 +71,7 @@ PROCESS_USE = _declare(
 )  # fmt: skip
 PROCESS_MEMORY = _declare(
     Histogram, "process_memory_bytes", "Resident memory of a web process, every five seconds.",
-    buckets=(1e8, 2e8, 4e8, 8e8, 16e8, 32e8),
+    buckets=tuple(number * 10**8 for number in (1, 2, 4, 8, 16, 32)),
 )  # fmt: skip
 UNTRUSTED_FORWARDED_HEADERS = _declare(
     Counter, "untrusted_forwarded_headers", "Requests with proxy headers while TRUSTED_PROXY_HOPS is 0."

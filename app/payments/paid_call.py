@@ -197,7 +197,7 @@ class PaidCall(ABC):
                 unpaid_usd = money.usd_string(outcome.unpaid_nanos)
                 provider_name = self._call.provider
                 _log.warning("call_unpaid", call_id=self.id, provider=provider_name, unpaid_usd=unpaid_usd)
-                counters.UNPAID_USD.inc(float(unpaid_usd))
+                counters.UNPAID_USD.inc(outcome.unpaid_nanos / money.NANOS_PER_USD)
 
         self._retry(settled)
 
@@ -212,7 +212,7 @@ class PaidCall(ABC):
 
     def _count_revenue(self, nanos: int) -> None:
         # Without the id of a service.
-        counters.REVENUE_USD.labels(self._call.provider.partition(":")[0]).inc(float(money.usd_from_nanos(nanos)))
+        counters.REVENUE_USD.labels(self._call.provider.partition(":")[0]).inc(nanos / money.NANOS_PER_USD)
 
     def _retry(self, operation: Callable[[], None]) -> None:
         for delay_seconds in (*_RETRY_DELAYS_SECONDS, None):

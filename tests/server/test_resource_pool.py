@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 
 from server.pool import ANONYMOUS, ResourcePool, ResourceUse
@@ -84,6 +86,6 @@ def test_what_is_in_use_is_a_share_of_all() -> None:
     assert pool.used == 0
     assert pool.acquire(ResourceUse.UPSTREAM, "a", 5)
     assert pool.acquire(ResourceUse.OUTCOME, "b", 2)
-    assert pool.used == 0.7
+    assert pool.used == Fraction(7, 10)
     pool.release(ResourceUse.UPSTREAM, "a", 5)
-    assert pool.used == 0.2
+    assert pool.used == Fraction(1, 5)
