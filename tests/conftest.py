@@ -15,6 +15,7 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 from flask_migrate import upgrade
+from segno import encoder
 from sqlalchemy import Engine, event
 
 from app.adapters.evm.chain import EvmChain
@@ -83,6 +84,13 @@ def _no_settings_from_outside() -> None:
     """Remove the settings in the environment."""
     for name in ("NETWORK", "DATABASE_URL", "REDIS_URL", "BASE_URL", "PORT", "FAUCET_URL", "LOG_LEVEL"):
         os.environ.pop(name, None)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _first_mask_of_qr_codes() -> None:
+    """Draw QR codes with the first mask: choosing the best of eight takes a third of the time of claiming an agent."""
+    apply = encoder.find_and_apply_best_mask
+    encoder.find_and_apply_best_mask = lambda matrix, width, height, _mask: apply(matrix, width, height, 0)
 
 
 def _migrate(url: str) -> None:
