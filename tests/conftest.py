@@ -109,10 +109,20 @@ def _sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def sqlite_url(_sqlite_template: Path, tmp_path: Path) -> str:
+def _sqlite_files() -> Iterator[list[Path]]:
+    """Files of this test that are deleted when its applications are closed, before the system writes them to a disk."""
+    files: list[Path] = []
+    yield files
+    for each in files:
+        each.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def sqlite_url(_sqlite_template: Path, tmp_path: Path, _sqlite_files: list[Path]) -> str:
     """A migrated SQLite database for this test."""
     path = tmp_path / "test.sqlite"
-    shutil.copy(_sqlite_template, path)
+    shutil.copyfile(_sqlite_template, path)
+    _sqlite_files.append(path)
     return f"sqlite:///{path}"
 
 
@@ -193,7 +203,7 @@ def _application_pool() -> ApplicationPool:
 
 
 @pytest.fixture
-def build_app(_application_pool: ApplicationPool) -> Iterator[Callable[..., Application]]:
+def build_app(_application_pool: ApplicationPool, _sqlite_files: list[Path]) -> Iterator[Callable[..., Application]]:
     """Return applications; their databases are audited and closed when the test ends.
 
     `reused=False` creates a new one, for a test that changes its routes or configuration.
