@@ -61,8 +61,7 @@ FIRST_TIER = (
 LONGEST = (
     "tests/api/test_access.py::*",
     "tests/api/test_any_request.py::*",
-    # These wait for a limit of the service, of ten seconds or more, while the other processes have the processors.
-    "tests/api/test_gateway_charges.py::test_a_client_that_leaves_before_*",
+    # It waits for a limit of the service, of ten seconds, while the other processes have the processors.
     "tests/api/test_gateway_charges.py::test_a_stream_that_its_client_leaves_*",
     "tests/clients/*",
     "tests/concurrency/test_crash_test.py::*",
