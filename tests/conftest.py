@@ -29,7 +29,7 @@ from tests.support import status_writes
 from tests.support.applications import ApplicationPool, close, make_app, settings_for
 from tests.support.audits import audit
 from tests.support.chains import evm_chain, running_node
-from tests.support.collection import SharedCollection
+from tests.support.collection import RareGarbageCollection, SharedCollection
 from tests.support.servers import Postgres, postgres_server, redis_server
 from tests.support.signers import SignerThread, start_signer
 from tests.support.solana import running_solana
@@ -51,6 +51,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(tiers)
     if workerinput := getattr(config, "workerinput", None):
         config.pluginmanager.register(SharedCollection(workerinput))
+    if workerinput or not config.getoption("numprocesses"):
+        config.pluginmanager.register(RareGarbageCollection())
     hypothesis.settings.load_profile(FIRST_TIER_PROFILE if tiers.chosen is Tier.FIRST else "all")
 
 

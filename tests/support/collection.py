@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-# With Python's 700, passes of the garbage collector over the applications of the process, which stay, took a tenth of
-# the time of the tests.
+# With Python's 700, every thirtieth test of an application waited a second for a pass over all that the process holds.
 _ALLOCATIONS_BETWEEN_PASSES = 10_000
 
 
@@ -23,8 +22,6 @@ class SharedCollection:
     def __init__(self, workerinput: dict[str, Any]) -> None:
         number, self._processes = int(workerinput["workerid"].removeprefix("gw")), workerinput["workercount"]
         self._number = number % self._processes
-        # Nothing that is imported and collected becomes garbage.
-        gc.disable()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(
@@ -41,6 +38,14 @@ class SharedCollection:
         """Restore the order, before it is made random: the same in each process."""
         items.sort(key=lambda item: item.path)
         yield
+
+
+class RareGarbageCollection:
+    """The pytest plugin of each process that runs tests: the garbage collector rarely searches what stays."""
+
+    def __init__(self) -> None:
+        # Nothing that is imported and collected becomes garbage.
+        gc.disable()
 
     def pytest_collection_finish(self) -> None:
         """Exclude what was imported and collected from the passes of the garbage collector, and begin them."""
