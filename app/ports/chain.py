@@ -5,7 +5,7 @@ that records), `broadcast` sends, `outcomes` finds what happened. All methods th
 when no node answers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -158,17 +158,22 @@ class NonceUse(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SentTransaction:
-    """A transaction of ours on the chain: `amount` of a plain payment only, `raw` if a node returns its bytes.
+    """What a transaction on the chain took from an address of ours, fees aside: one amount, or one of each token.
 
-    `terms` are those of bytes in the form that we sign.
+    Signed bytes of ours that have one of the `references` are in it, and `terms` find its outcome. `raw` are its own
+    bytes, if the address sent it, a node returns them, and they have the form that we sign.
     """
 
     tx_hash: str
-    recipient: str | None
-    amount: TokenAmount | None
-    nonce_use: NonceUse
-    raw: bytes | None
-    terms: Terms | None = None
+    sender: str
+    recipient: str
+    amounts: tuple[TokenAmount, ...]
+    references: tuple[str, ...]
+    terms: Terms
+    raw: bytes | None = None
+    sequence: int | None = None
+    pays_fee: bool = True
+    nonce_use: NonceUse = NonceUse.OTHER
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +344,12 @@ class Chain(Protocol):
         """Find the transaction that used a nonce, and compare it with the expected one; None if no node has it.
 
         Takes about two dozen requests: for an operator's command, not for requests or periodic jobs.
+        """
+
+    def outflows(self, senders: Collection[str], *, since: int) -> Iterable[SentTransaction]:
+        """Return what took USDC from addresses since a block, whoever submitted it; on Solana also what took SOL.
+
+        For an operator's command. Raises: Unreachable, also if no node has all of it.
         """
 
     def head(self) -> BlockRef:

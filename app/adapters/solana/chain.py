@@ -1,26 +1,28 @@
 """The `Chain` port for Solana. Methods that use the network refuse to run inside a unit of work."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 
 from solders.commitment_config import CommitmentLevel
 from solders.pubkey import Pubkey
 from solders.rpc.config import RpcSendTransactionConfig
-from solders.rpc.requests import SendRawTransaction
+from solders.rpc.requests import GetFirstAvailableBlock, SendRawTransaction
 from solders.token.state import TokenAccountState
 
-from app.adapters.jsonrpc.calls import accept_any_error
+from app.adapters.jsonrpc.calls import EndpointError, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.jsonrpc.rpc import Broadcaster
 from app.adapters.solana.client import calls
-from app.adapters.solana.client.calls import SolanaRpc, SolanaRpcCall
-from app.adapters.solana.client.wire import text
+from app.adapters.solana.client.calls import MAX_LARGE_BATCH, SolanaRpc, SolanaRpcCall
+from app.adapters.solana.client.wire import LandedTransaction, number, text
 from app.adapters.solana.deployments import DEAD_ENDS, SolanaDeployment
 from app.adapters.solana.deposits import SolanaDepositScanner
 from app.adapters.solana.send import drafts, refusals, tokens, transactions
 from app.adapters.solana.send.transactions import TransactionPlan
-from app.adapters.solana.track.account_history import HistoryReadLimits
+from app.adapters.solana.track import account_history, balance_changes
+from app.adapters.solana.track.account_history import HistoryCursor, HistoryProgress, HistoryReadLimits
+from app.adapters.solana.track.authorizations import FEE_SUFFIX, OTHER_VERSION, OpenTransfer
 from app.adapters.solana.track.statuses import SolanaReceiptPoller
 from app.core.chains import SOL, USDC, ChainName, Token
 from app.core.foreign import MalformedResponseError
@@ -28,7 +30,7 @@ from app.core.money import TokenAmount
 from app.ports import chain
 from app.ports.vault import Signer
 
-_READ_LIMITS = HistoryReadLimits()
+_READ_LIMITS, _UNLIMITED = HistoryReadLimits(), HistoryReadLimits(pages=10**6)
 # A node's preflight and its own retries are of no use: the same bytes are sent again until they land or expire.
 _SENDING = RpcSendTransactionConfig(skip_preflight=True, max_retries=0)
 _LEVELS = {"confirmed": CommitmentLevel.Confirmed, "finalized": CommitmentLevel.Finalized}
@@ -144,6 +146,42 @@ class SolanaChain(SolanaReceiptPoller, SolanaDepositScanner):
         self, sender: str, sequence: int, *, expected: chain.StoredTransaction | None = None
     ) -> chain.SentTransaction | None:
         return None
+
+    def outflows(self, senders: Collection[str], *, since: int) -> Iterable[chain.SentTransaction]:
+        parts = self.rpc.run_on_all(lambda endpoint: [*self._outflows(endpoint, senders, since)])
+        return {each.references: each for part in parts for each in part}.values()
+
+    def _outflows(self, endpoint: RpcEndpoint, senders: Collection[str], since: int) -> Iterator[chain.SentTransaction]:
+        if endpoint.ask(SolanaRpcCall(GetFirstAvailableBlock(), number)) > since:
+            raise EndpointError("history_incomplete")
+        accounts = [account for each in map(self._holder, senders) for account in (each.address, each.token_account)]
+        cursors = [HistoryCursor(account, HistoryProgress(), since) for account in accounts]
+        read = account_history.continue_reading(endpoint, cursors, read_limits=_UNLIMITED, commitment=self.level)
+        names = dict.fromkeys(entry.signature for _progress, entries in read.values() for entry in entries)
+        reading = [account_history.transaction(name, self.level, LandedTransaction) for name in names]
+        endpoint.run(reading, max_batch=MAX_LARGE_BATCH)
+        for call in reading:
+            if (landed := call.result_or_none) is not None:
+                signers = landed.keys[: len(landed.transaction.signatures) * (not landed.failed)]
+                yield from filter(None, (self._sent(landed, each) for each in signers if each in senders))
+            elif call.error is None or call.error.code != OTHER_VERSION:
+                raise EndpointError("history_incomplete")
+
+    def _sent(self, landed: LandedTransaction, sender: str) -> chain.SentTransaction | None:
+        """Return what a transaction that an address has signed took from it, None if that is nothing but the fee."""
+        change, pays_fee = balance_changes.balance_change(self._holder(sender), landed), landed.keys[0] == sender
+        lamports = -change.lamports - pays_fee * landed.fee_units
+        amounts = [TokenAmount(units, of) for units, of in ((-change.usdc_units, USDC), (lamports, SOL)) if units > 0]
+        if not amounts:
+            return None
+        paid = balance_changes.token_payments(landed, str(self.mint))
+        if amounts[0].token == SOL:
+            paid = {key: landed.before[place] - landed.after[place] for place, key in enumerate(landed.keys)}
+        tx_hash, own = (str(landed.transaction.signatures[place]) for place in (0, landed.keys.index(sender)))
+        terms = {} if pays_fee else OpenTransfer(landed.slot, landed.slot, tx_hash).as_terms()
+        raw, to = bytes(landed.transaction) if pays_fee else None, min(paid, key=paid.__getitem__)
+        references = own, own + FEE_SUFFIX
+        return chain.SentTransaction(tx_hash, sender, to, (*amounts,), references, terms, raw, pays_fee=pays_fee)
 
     def head(self) -> chain.BlockRef:
         """Return the newest confirmed slot with its blockhash. Raises: Unreachable."""

@@ -7,9 +7,10 @@ Only this service has the keys, so nothing is found unless the database was rest
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy import Row, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.core import clock
 from app.core.chains import ChainName, Family
@@ -26,12 +27,15 @@ from app.state import app_state
 from app.wallets.bridges import arrivals
 from app.wallets.core import lifecycle
 from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus, StatusReason, TransactionType
-from app.wallets.core.models import Nonce, SignedAttempt, Transaction, Wallet
+from app.wallets.core.models import DepositCursor, Nonce, SignedAttempt, Transaction, Wallet
+from app.wallets.deposits.scan_states import Tier
 from app.wallets.transactions import open_transactions, settlement
 from app.wallets.transactions.open_transactions import OpenMovement
 
 _BATCH_SIZE = 500
 _RECENT = 200
+# Reorganisations, and clocks that differ.
+_MARGIN_BLOCKS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +91,33 @@ def nonce_gaps(chain: Chain, *, only_recent: bool = False) -> Iterator[NonceGap]
     """
     if chain.name.family is not Family.EVM:
         return
-    wallets = select(Wallet.id, Wallet.agent_id, Wallet.evm_address).order_by(Wallet.id).limit(_BATCH_SIZE)
-    if only_recent:
-        newest = select(SignedAttempt.transaction_id).order_by(SignedAttempt.id.desc()).limit(_RECENT)
-        signers = select(Transaction.wallet_id).where(Transaction.id.in_(newest))
-        wallets = wallets.where(Wallet.id.in_(signers))
-    following = wallets
-    while True:
-        with read_only_unit() as session:
-            found = session.execute(following).all()
-        if not found:
-            return
-        yield from _nonce_gaps(chain, found)
-        following = wallets.where(Wallet.id > found[-1].id)
+    for wallets in _wallets(Wallet.evm_address, only_recent=only_recent):
+        yield from _nonce_gaps(chain, wallets)
+
+
+def unknown_outflows(chain: Chain, *, restored_at: datetime) -> Iterator[tuple[str, str, SentTransaction]]:
+    """Yield wallet, agent and payment for what left wallets after the backup and the database does not have.
+
+    Blocks are read since the last scan of all wallets for deposits, which was before the backup, and since the restore,
+    after which may land what was signed before. Raises: PortError.
+    """
+    tier = DepositCursor.chain == chain.name.value, DepositCursor.tier == Tier.ALL.value
+    with read_only_unit() as session:
+        scanned = session.scalar(select(DepositCursor.block_number).where(*tier)) or 0
+    # Blocks may be twice as fast as usual.
+    age = int(2 * (clock.now() - restored_at) / chain.block_time) if chain.block_time else scanned
+    since = max(0, min(scanned, chain.head().number - age) - _MARGIN_BLOCKS)
+    is_evm = chain.name.family is Family.EVM
+    for wallets in _wallets(Wallet.evm_address if is_evm else Wallet.solana_address):
+        ids = {address: (wallet_id, agent_id) for wallet_id, agent_id, address in wallets}
+        for sent in chain.outflows(ids.keys(), since=since):
+            # A payment by Permit2 has no identity in its transaction, but that of a recorded one is found.
+            pending = open_transactions.pending_of(sent.sender, chain.name) if sent.tx_hash in sent.references else []
+            outcomes = chain.outcomes([movement.query for movement in pending])
+            with read_only_unit() as session:
+                is_known = _is_recorded(session, chain.name, ids[sent.sender][0], sent)
+            if not is_known and all(outcome.tx_hash != sent.tx_hash for outcome in outcomes.values()):
+                yield *ids[sent.sender], sent
 
 
 def unknown_spends(chain: Chain) -> Iterator[UnknownSpend]:
@@ -176,32 +194,32 @@ def release_quarantine(chain: ChainName, *, except_ids: Collection[str]) -> None
         )
 
 
-def book(gap: NonceGap, nonce: int, sent: SentTransaction) -> bool:
+def book(chain: ChainName, wallet_id: str, sent: SentTransaction) -> bool:
     """Record a payment that is not in the database, with a hold that counts from today; return whether it is booked.
 
-    It is pending until a worker has read its outcome and its fee. False for anything but a plain payment in the form
-    that this service signs.
+    It is pending until a worker has read its outcome and its fee. Bytes that are not ours are not sent again.
     """
-    if sent.amount is None or sent.recipient is None or sent.raw is None or sent.terms is None:
-        return False
-    price, now = app_state().ports.prices.nanos_per_token(sent.amount.token), clock.now()
+    prices = [(each, app_state().ports.prices.nanos_per_token(each.token)) for each in sent.amounts]
+    cost_nanos = sum(value_nanos(each, price) for each, price in prices if price is not None)
+    amount, now = sent.amounts[0], clock.now()
     transaction = Transaction(
-        id=new_id(), wallet_id=gap.wallet_id, type=TransactionType.TRANSFER.value, kind=MovementKind.RECOVERED.value,
-        chain=gap.chain.value, from_address=gap.address, to_address=sent.recipient, amount_units=sent.amount.units,
-        currency=sent.amount.token.symbol, tx_hash=sent.tx_hash, nonce=nonce, fee_cap_units=0,
-        cost_nanos=0 if price is None else value_nanos(sent.amount, price), created_at=now, next_check_at=now, checks=0,
+        id=new_id(), wallet_id=wallet_id, type=TransactionType.TRANSFER.value, kind=MovementKind.RECOVERED.value,
+        chain=chain.value, from_address=sent.sender, to_address=sent.recipient, amount_units=amount.units,
+        currency=amount.token.symbol, tx_hash=sent.tx_hash, nonce=sent.sequence, fee_cap_units=0,
+        gas_fee_units=None if sent.pays_fee else 0, cost_nanos=cost_nanos, created_at=now, next_check_at=now, checks=0,
     )  # fmt: skip
+    signed = SignedTransaction(sent.references[0], sent.raw or b"", sent.sequence, None, sent.terms)
+    purpose = AttemptPurpose.AUTHORIZATION if sent.raw is None else AttemptPurpose.PAYMENT
     # Nothing is booked if its wallet was deleted.
     with suppress(NotFound), unit_of_work() as session:
-        spending_accounts.lock_account(session, gap.wallet_id)
-        if not _is_known(session, gap.chain, sent.tx_hash):
-            cost_nanos = transaction.cost_nanos
-            lifecycle.record(session, transaction, status=MovementStatus.PENDING)
-            signed = SignedTransaction(sent.tx_hash, sent.raw, nonce, None, sent.terms)
-            lifecycle.add_attempt(session, transaction.id, gap.chain, signed)
-            spending_holds.record_without_limits(
-                session, gap.wallet_id, reference=transaction.id, value_nanos=cost_nanos
-            )
+        spending_accounts.lock_account(session, wallet_id)
+        if _is_recorded(session, chain, wallet_id, sent):
+            return True
+        if _is_known(session, chain, signed.tx_hash):
+            return False  # it pays for two wallets
+        lifecycle.record(session, transaction, status=MovementStatus.PENDING)
+        lifecycle.add_attempt(session, transaction.id, chain, signed, purpose)
+        spending_holds.record_without_limits(session, wallet_id, reference=transaction.id, value_nanos=cost_nanos)
         return True
     return False
 
@@ -219,6 +237,35 @@ def _has_landed(outcomes: Mapping[str, TransactionOutcome], movement: OpenMoveme
 def _is_known(session: Session, chain: ChainName, tx_hash: str) -> bool:
     known = select(SignedAttempt.id).where(SignedAttempt.chain == chain.value, SignedAttempt.tx_hash == tx_hash)
     return session.scalar(known) is not None
+
+
+def _is_recorded(session: Session, chain: ChainName, wallet_id: str, sent: SentTransaction) -> bool:
+    attempts = select(SignedAttempt.transaction_id).where(
+        SignedAttempt.chain == chain.value, SignedAttempt.tx_hash.in_(sent.references)
+    )
+    is_same = Transaction.id.in_(attempts) | Transaction.tx_hash.in_(sent.references)
+    if sent.sequence is not None:
+        is_same |= (Transaction.from_address == sent.sender) & (Transaction.nonce == sent.sequence)
+    of_wallet = Transaction.wallet_id == wallet_id, Transaction.chain == chain.value
+    return session.scalar(select(Transaction.id).where(*of_wallet, is_same).limit(1)) is not None
+
+
+def _wallets(
+    address: InstrumentedAttribute[str], *, only_recent: bool = False
+) -> Iterator[Sequence[Row[str, str, str]]]:
+    wallets = select(Wallet.id, Wallet.agent_id, address).order_by(Wallet.id).limit(_BATCH_SIZE)
+    if only_recent:
+        newest = select(SignedAttempt.transaction_id).order_by(SignedAttempt.id.desc()).limit(_RECENT)
+        signers = select(Transaction.wallet_id).where(Transaction.id.in_(newest))
+        wallets = wallets.where(Wallet.id.in_(signers))
+    following = wallets
+    while True:
+        with read_only_unit() as session:
+            found = session.execute(following).all()
+        if not found:
+            return
+        yield found
+        following = wallets.where(Wallet.id > found[-1].id)
 
 
 def _nonce_gaps(chain: Chain, wallets: Sequence[Row[str, str, str]]) -> Iterator[NonceGap]:

@@ -5,24 +5,27 @@ its movements. "Void" promises that no money moved, so it is returned only when 
 the receipts were read after that.
 
 A restored database does not know what used a nonce. A node returns how many transactions an address had sent at a
-block, and a binary search finds the block. A node that keeps no old states finds only the latest nonces.
+block, and a binary search finds the block. A node that keeps no old states finds only the latest nonces. What others
+submitted is in the logs of USDC, in which the use of an authorization directly precedes its transfer.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
 
+from eth_utils.crypto import keccak
+
 from app.adapters.evm import calls
-from app.adapters.evm.calls import MAX_BATCH, RpcTransaction, TransactionReceipt
-from app.adapters.evm.contracts import calls as contracts
-from app.adapters.evm.contracts.calls import TRANSFER_EVENT, ContractEvent, EvmConnection
+from app.adapters.evm.calls import MAX_BATCH, RpcTransaction, TransactionReceipt, read_logs
+from app.adapters.evm.contracts.calls import AUTHORIZATION_USED_EVENT, TRANSFER_EVENT, ContractEvent, EvmConnection
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.send import transactions
 from app.adapters.evm.send.transactions import CallTarget, FeeTerms, GasPrice
 from app.adapters.evm.track.authorizations import AuthorizationPoller, OpenAuthorization
-from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
+from app.adapters.jsonrpc.calls import EndpointError, RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
+from app.core import clock
 from app.core.chains import USDC, Token
 from app.core.money import TokenAmount
 from app.ports.chain import (
@@ -40,6 +43,8 @@ from app.ports.errors import Unreachable
 _WITHDRAWAL_EVENT = ContractEvent("weth9", "Withdrawal")
 _SAFE_DEPTH = 64
 """Where a node does not support the tag `safe`: two epochs of Ethereum, after which its blocks are final."""
+_MAX_VALIDITY_SECONDS = 86_400
+"""No authorization of ours is valid for longer."""
 
 
 class EvmReceiptPoller(AuthorizationPoller):
@@ -169,9 +174,7 @@ class NonceHistoryReader(EvmConnection):
         """Return the highest counts of all endpoints: one that lags would hide what was sent. Raises: Unreachable."""
         if not addresses:
             return {}
-        counts = list(self.rpc.run_on_each(lambda endpoint: _latest_counts(endpoint, addresses)))
-        if not counts:
-            raise Unreachable("chain_unreachable")
+        counts = self.rpc.run_on_all(lambda endpoint: _latest_counts(endpoint, addresses))
         return dict(zip(addresses, map(max, *counts, [0] * len(addresses)), strict=True))
 
     def transaction_at_nonce(
@@ -195,12 +198,58 @@ class NonceHistoryReader(EvmConnection):
         found = _find_by_nonce(endpoint, sender, sequence)
         if found is None:
             return None
-        target = CallTarget(found.recipient or "", found.value_units, found.data)
-        recipient, amount = found.recipient, None
-        if not found.data:
-            amount = TokenAmount(found.value_units, self.native)
-        elif found.recipient == self.deployment.usdc and (moved := contracts.read_transfer(found.data)):
-            recipient, amount = moved[0], TokenAmount(moved[1], USDC)
+        return self._sent(found, self._taken(endpoint, found.tx_hash).get((sender, b"")), expected)
+
+    def outflows(self, senders: Collection[str], *, since: int) -> Iterable[SentTransaction]:
+        parts = self.rpc.run_on_all(lambda endpoint: [*self._outflows(endpoint, senders, since)])
+        return {(each.sender, each.references): each for part in parts for each in part}.values()
+
+    def _outflows(self, endpoint: RpcEndpoint, senders: Collection[str], since: int) -> Iterator[SentTransaction]:
+        topics, head = TRANSFER_EVENT.topics(senders), endpoint.ask(calls.head())
+        ranges = read_logs(endpoint, self.deployment.usdc, topics, first=since, last=head)
+        listed = [(log.tx_hash, TRANSFER_EVENT.decode(log)) for _until, logs in ranges for log in logs]
+        # Anyone can make the token log a transfer of nothing from any address.
+        for tx_hash in dict.fromkeys(name for name, fields in listed if fields and fields[2]):
+            if (found := endpoint.ask(calls.transaction(tx_hash))) is None:
+                raise EndpointError("unexpected_answer")
+            for (payer, nonce), (units, recipient) in self._taken(endpoint, tx_hash).items():
+                if payer not in senders or units <= 0:
+                    continue
+                amounts, until = (TokenAmount(units, USDC),), int(clock.now().timestamp()) + _MAX_VALIDITY_SECONDS
+                if nonce:
+                    # A seller can give one nonce to several payers.
+                    references = tuple("0x" + each.hex() for each in (keccak(bytes.fromhex(payer[2:]) + nonce), nonce))
+                    terms = OpenAuthorization(payer, nonce, until, since).as_terms()
+                    yield SentTransaction(tx_hash, payer, recipient, amounts, references, terms, pays_fee=False)
+                elif payer == found.sender:
+                    yield self._sent(found, (units, recipient))
+                else:
+                    yield SentTransaction(tx_hash, payer, recipient, amounts, (tx_hash,), {}, pays_fee=False)
+
+    def _taken(self, endpoint: RpcEndpoint, tx_hash: str) -> Mapping[tuple[str, bytes], tuple[int, str]]:
+        """Return what a transaction took of USDC and for whom, by owner and the nonce of an authorization, if any."""
+        if (receipt := endpoint.ask(calls.receipt(tx_hash))) is None:
+            raise EndpointError("unexpected_answer")
+        taken: dict[tuple[str, bytes], tuple[int, str]] = {}
+        used = None
+        for log in receipt.logs:
+            if log.contract == self.deployment.usdc:
+                if (moved := TRANSFER_EVENT.decode(log)) is not None:
+                    payer, recipient, units = moved
+                    paid_by = payer, used[1] if used and used[0] == payer else b""
+                    for key, change in ((paid_by, units), ((recipient, b""), -units)):
+                        taken[key] = taken.get(key, (0, ""))[0] + change, recipient
+                used = AUTHORIZATION_USED_EVENT.decode(log)
+        return taken
+
+    def _sent(
+        self, found: RpcTransaction, taken: tuple[int, str] | None, expected: StoredTransaction | None = None
+    ) -> SentTransaction:
+        """Return a transaction of an address that took these units of USDC."""
+        sender, target = found.sender, CallTarget(found.recipient or "", found.value_units, found.data)
+        native, (units, recipient) = TokenAmount(found.value_units, self.native), taken or (0, target.to)
+        token = TokenAmount(max(units, 0), USDC)
+        amounts = tuple(each for each in (native, token) if each.units) or (native,)
         nonce_use = NonceUse.OTHER
         if target == CallTarget(sender, 0, b""):
             nonce_use = NonceUse.NOTHING
@@ -208,9 +257,11 @@ class NonceHistoryReader(EvmConnection):
             expected.intent, expected.terms, usdc=self.deployment.usdc
         ):
             nonce_use = NonceUse.SAME
-        return SentTransaction(found.tx_hash, recipient, amount, nonce_use, *self._signed_bytes(found, target))
+        raw, terms = self._signed_bytes(found, target)
+        to, of = recipient if token.units else target.to, found.tx_hash
+        return SentTransaction(of, sender, to, amounts, (of,), terms, raw, found.nonce, nonce_use=nonce_use)
 
-    def _signed_bytes(self, found: RpcTransaction, target: CallTarget) -> tuple[bytes | None, Terms | None]:
+    def _signed_bytes(self, found: RpcTransaction, target: CallTarget) -> tuple[bytes | None, Terms]:
         """Reassemble the signed bytes, with their terms; None if they do not have the form that we sign."""
         fields = found.model_extra or {}
         try:
@@ -221,8 +272,10 @@ class NonceHistoryReader(EvmConnection):
             unsigned = transactions.fields_of(self.deployment.chain_id, found.nonce, fee, target)
             raw = transactions.encode_signed(unsigned, *signature)
         except Exception:  # of any class, by what the node has sent
-            return None, None
-        return (raw, fee.as_terms()) if transactions.hash_of(raw) == found.tx_hash else (None, None)
+            return None, {}
+        # What replaces a call is the same call.
+        terms = {**fee.as_terms(), **(target.as_terms() if found.data else {})}
+        return (raw, terms) if transactions.hash_of(raw) == found.tx_hash else (None, {})
 
 
 def _latest_counts(endpoint: RpcEndpoint, addresses: Sequence[str]) -> list[int]:
