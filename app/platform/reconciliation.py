@@ -73,9 +73,7 @@ def reconcile(*, repair: bool, max_lookups: int) -> Iterator[ReportLine]:
                     restore_reconciliation.advance_nonce(gap)
                 max_lookups = max(0, max_lookups - len(gap.missing_nonces))
             for wallet_id, agent_id, sent in restore_reconciliation.unknown_outflows(chain, restored_at=restored_at):
-                booked = _book(name, wallet_id, agent_id, sent, repair=repair)
-                text = f"{name.value}: {_owner(agent_id)}, wallet {wallet_id}, {sent.sender} has paid: "
-                yield ReportLine(text + _describe(name, sent) + booked)
+                yield _payment_line(name, wallet_id, agent_id, sent, repair=repair)
         except PortError as error:
             yield ReportLine(f"{name.value}: cannot be read ({error.reason}); run this again", needs_action=True)
 
@@ -108,32 +106,30 @@ def _reopen(session: Session, transaction_id: str) -> None:
 
 
 def _gap_lines(chain: Chain, gap: NonceGap, *, max_lookups: int, repair: bool) -> Iterator[ReportLine]:
+    owner_text = "the service itself" if gap.agent_id == treasury.OWNER_AGENT_ID else f"agent {gap.agent_id}"
     yield ReportLine(
-        f"{gap.chain.value}: {_owner(gap.agent_id)}, wallet {gap.wallet_id}, {gap.address} has sent"
+        f"{gap.chain.value}: {owner_text}, wallet {gap.wallet_id}, {gap.address} has sent"
         f" {len(gap.missing_nonces)} transactions that are not in this database"
     )
     for slot in gap.missing_nonces[:max_lookups]:
         sent = chain.transaction_at_nonce(gap.address, slot)
-        text = "no node returns this transaction; see the address in an explorer"
-        if sent is not None:
-            text = _describe(gap.chain, sent) + _book(gap.chain, gap.wallet_id, gap.agent_id, sent, repair=repair)
-        yield ReportLine(f"{gap.chain.value}:   nonce {slot}: {text}")
+        if sent is None:
+            yield ReportLine(f"{gap.chain.value}:   nonce {slot}: no node returns it; see the address in an explorer")
+        else:
+            yield _payment_line(gap.chain, gap.wallet_id, gap.agent_id, sent, repair=repair)
     if (more := len(gap.missing_nonces) - max_lookups) > 0:
         yield ReportLine(f"{gap.chain.value}:   and {more} more; see the address in an explorer")
 
 
-def _owner(agent_id: str) -> str:
-    return "the service itself" if agent_id == treasury.OWNER_AGENT_ID else f"agent {agent_id}"
-
-
-def _book(chain: ChainName, wallet_id: str, agent_id: str, sent: SentTransaction, *, repair: bool) -> str:
-    """Book a payment of an agent, and return the end of its line."""
-    is_booked = repair and agent_id != treasury.OWNER_AGENT_ID and restore_reconciliation.book(chain, wallet_id, sent)
-    return ", booked; a worker settles it" if is_booked else ""
-
-
-def _describe(chain: ChainName, sent: SentTransaction) -> str:
+def _payment_line(
+    chain: ChainName, wallet_id: str, agent_id: str, sent: SentTransaction, *, repair: bool
+) -> ReportLine:
+    text = f"{chain.value}:   wallet {wallet_id}: {sent.tx_hash}, "
+    if sent.amount is None:
+        return ReportLine(f"{text}a call of {sent.recipient}")
     is_to_treasury = treasury.has_wallets(WalletRole.TREASURY) and sent.recipient == treasury.recipient(chain)
     to = "the treasury: credits may be owed" if is_to_treasury else sent.recipient
-    paid = " and ".join(f"{each} {each.token.symbol}" for each in sent.amounts)
-    return f"{sent.tx_hash}, {paid} to {to}"
+    is_of_agent = agent_id != treasury.OWNER_AGENT_ID
+    is_booked = repair and is_of_agent and restore_reconciliation.book(chain, wallet_id, sent)
+    booked_text = ", booked; a worker settles it" if is_booked else ""
+    return ReportLine(f"{text}{sent.amount} {sent.amount.token.symbol} to {to}{booked_text}")

@@ -5,7 +5,7 @@ that records), `broadcast` sends, `outcomes` finds what happened. All methods th
 when no node answers.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -158,21 +158,19 @@ class NonceUse(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SentTransaction:
-    """What a transaction on the chain took from an address of ours, fees aside: one amount, or one of each token.
+    """A payment of ours on the chain: `amount` if it is known, `raw` if a node returns bytes in the form that we sign.
 
-    Signed bytes of ours that have one of the `references` are in it, and `terms` find its outcome. `raw` are its own
-    bytes, if the address sent it, a node returns them, and they have the form that we sign.
+    Our bytes that have one of the `references` are in it, and `terms` find its outcome.
     """
 
     tx_hash: str
     sender: str
-    recipient: str
-    amounts: tuple[TokenAmount, ...]
+    recipient: str | None
+    amount: TokenAmount | None
     references: tuple[str, ...]
     terms: Terms
-    raw: bytes | None = None
     sequence: int | None = None
-    pays_fee: bool = True
+    raw: bytes | None = None
     nonce_use: NonceUse = NonceUse.OTHER
 
 
@@ -346,11 +344,8 @@ class Chain(Protocol):
         Takes about two dozen requests: for an operator's command, not for requests or periodic jobs.
         """
 
-    def outflows(self, senders: Collection[str], *, since: int) -> Iterable[SentTransaction]:
-        """Return what took USDC from addresses since a block, whoever submitted it; on Solana also what took SOL.
-
-        For an operator's command. Raises: Unreachable, also if no node has all of it.
-        """
+    def outflows(self, senders: Collection[str], *, since: int) -> Sequence[SentTransaction]:
+        """Return what took USDC from addresses since a block, whoever submitted it; on Solana also what took SOL."""
 
     def head(self) -> BlockRef:
         """Return the newest block."""

@@ -198,7 +198,8 @@ def test_a_signed_payment_that_the_backup_knows_is_not_booked_again(world: Resto
 @only_base
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_payment_by_permit2_is_booked_unless_the_backup_knows_it(
-    world: Restorable, is_known: bool  # noqa: FBT001 - a parameter of the test
+    world: Restorable,
+    is_known: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
     with world.service(world.url) as app, seller_on(world.driver) as seller:
         agent = world.agent(app)

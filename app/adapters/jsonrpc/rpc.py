@@ -77,12 +77,6 @@ class JsonRpc:
                 endpoint.recover()
                 yield result
 
-    def run_on_all(self, operation: Callable[[RpcEndpoint], T]) -> list[T]:
-        """Return the result of every endpoint that does not fail. Raises: Unreachable if all do."""
-        if not (results := [*self.run_on_each(operation)]):
-            raise Unreachable("chain_unreachable")
-        return results
-
     def candidates(self) -> Sequence[RpcEndpoint]:
         """Return all endpoints in the operator's order, recently failed ones last."""
         return sorted(self.endpoints, key=lambda endpoint: endpoint.is_backing_off)

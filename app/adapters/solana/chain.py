@@ -1,8 +1,9 @@
 """The `Chain` port for Solana. Methods that use the network refuse to run inside a unit of work."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
+from operator import sub
 
 from solders.commitment_config import CommitmentLevel
 from solders.pubkey import Pubkey
@@ -147,41 +148,38 @@ class SolanaChain(SolanaReceiptPoller, SolanaDepositScanner):
     ) -> chain.SentTransaction | None:
         return None
 
-    def outflows(self, senders: Collection[str], *, since: int) -> Iterable[chain.SentTransaction]:
-        parts = self.rpc.run_on_all(lambda endpoint: [*self._outflows(endpoint, senders, since)])
-        return {each.references: each for part in parts for each in part}.values()
+    def outflows(self, senders: Collection[str], *, since: int) -> Sequence[chain.SentTransaction]:
+        return self.rpc.run_on_first(lambda endpoint: [*self._outflows(endpoint, senders, since)])
 
     def _outflows(self, endpoint: RpcEndpoint, senders: Collection[str], since: int) -> Iterator[chain.SentTransaction]:
-        if endpoint.ask(SolanaRpcCall(GetFirstAvailableBlock(), number)) > since:
-            raise EndpointError("history_incomplete")
         accounts = [account for each in map(self._holder, senders) for account in (each.address, each.token_account)]
         cursors = [HistoryCursor(account, HistoryProgress(), since) for account in accounts]
         read = account_history.continue_reading(endpoint, cursors, read_limits=_UNLIMITED, commitment=self.level)
         names = dict.fromkeys(entry.signature for _progress, entries in read.values() for entry in entries)
         reading = [account_history.transaction(name, self.level, LandedTransaction) for name in names]
         endpoint.run(reading, max_batch=MAX_LARGE_BATCH)
+        if endpoint.ask(SolanaRpcCall(GetFirstAvailableBlock(), number)) > since:
+            raise EndpointError("history_incomplete")
         for call in reading:
-            if (landed := call.result_or_none) is not None:
-                signers = landed.keys[: len(landed.transaction.signatures) * (not landed.failed)]
-                yield from filter(None, (self._sent(landed, each) for each in signers if each in senders))
-            elif call.error is None or call.error.code != OTHER_VERSION:
+            landed = call.result_or_none
+            if landed is None and (call.error is None or call.error.code != OTHER_VERSION):
                 raise EndpointError("history_incomplete")
+            if landed is not None and not landed.failed:
+                for sender in {*landed.keys[: len(landed.transaction.signatures)]}.intersection(senders):
+                    yield from self._taken(landed, sender)
 
-    def _sent(self, landed: LandedTransaction, sender: str) -> chain.SentTransaction | None:
-        """Return what a transaction that an address has signed took from it, None if that is nothing but the fee."""
-        change, pays_fee = balance_changes.balance_change(self._holder(sender), landed), landed.keys[0] == sender
-        lamports = -change.lamports - pays_fee * landed.fee_units
-        amounts = [TokenAmount(units, of) for units, of in ((-change.usdc_units, USDC), (lamports, SOL)) if units > 0]
-        if not amounts:
-            return None
-        paid = balance_changes.token_payments(landed, str(self.mint))
-        if amounts[0].token == SOL:
-            paid = {key: landed.before[place] - landed.after[place] for place, key in enumerate(landed.keys)}
+    def _taken(self, landed: LandedTransaction, sender: str) -> Iterator[chain.SentTransaction]:
+        change, is_own = balance_changes.balance_change(self._holder(sender), landed), landed.keys[0] == sender
+        units, token, paid = -change.usdc_units, USDC, balance_changes.token_payments(landed, str(self.mint))
+        if units <= 0:
+            units, token = -change.lamports - is_own * landed.fee_units, SOL
+            paid = dict(zip(landed.keys, map(sub, landed.before, landed.after), strict=True))
         tx_hash, own = (str(landed.transaction.signatures[place]) for place in (0, landed.keys.index(sender)))
-        terms = {} if pays_fee else OpenTransfer(landed.slot, landed.slot, tx_hash).as_terms()
-        raw, to = bytes(landed.transaction) if pays_fee else None, min(paid, key=paid.__getitem__)
-        references = own, own + FEE_SUFFIX
-        return chain.SentTransaction(tx_hash, sender, to, (*amounts,), references, terms, raw, pays_fee=pays_fee)
+        terms = {} if is_own else OpenTransfer(landed.slot, landed.slot, tx_hash).as_terms()
+        if units > 0:
+            recipient, amount = min(paid, key=paid.__getitem__), TokenAmount(units, token)
+            raw = bytes(landed.transaction) if is_own else None
+            yield chain.SentTransaction(tx_hash, sender, recipient, amount, (own, own + FEE_SUFFIX), terms, raw=raw)
 
     def head(self) -> chain.BlockRef:
         """Return the newest confirmed slot with its blockhash. Raises: Unreachable."""

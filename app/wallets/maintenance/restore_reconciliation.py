@@ -7,9 +7,9 @@ Only this service has the keys, so nothing is found unless the database was rest
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.core import clock
@@ -17,7 +17,7 @@ from app.core.chains import ChainName, Family
 from app.core.identifiers import new_id
 from app.core.money import value_nanos
 from app.core.movement_kinds import MovementKind
-from app.db.tables import update_rows
+from app.db.tables import count, update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound
 from app.ports.chain import Chain, NonceUse, SentTransaction, SignedTransaction, TransactionOutcome, TransactionStatus
@@ -34,7 +34,6 @@ from app.wallets.transactions.open_transactions import OpenMovement
 
 _BATCH_SIZE = 500
 _RECENT = 200
-# Reorganisations, and clocks that differ.
 _MARGIN_BLOCKS = 256
 
 
@@ -92,7 +91,16 @@ def nonce_gaps(chain: Chain, *, only_recent: bool = False) -> Iterator[NonceGap]
     if chain.name.family is not Family.EVM:
         return
     for wallets in _wallets(Wallet.evm_address, only_recent=only_recent):
-        yield from _nonce_gaps(chain, wallets)
+        ids = {address: (wallet_id, agent_id) for wallet_id, agent_id, address in wallets}
+        # Read the chain first: a nonce is allocated before it is used.
+        used = chain.transaction_counts([*ids])
+        with read_only_unit() as session:
+            rows = select(Nonce.address, Nonce.next_nonce).filter_by(chain=chain.name.value)
+            allocated = {row.address: row.next_nonce for row in session.execute(rows.where(Nonce.address.in_(ids)))}
+        for address, (wallet_id, agent_id) in ids.items():
+            unknown_count = used[address] - allocated.get(address, 0)
+            if unknown_count > 0 and unknown_count > arrivals.count_newest(chain.name, wallet_id, address):
+                yield NonceGap(chain.name, wallet_id, agent_id, address, allocated.get(address, 0), used[address])
 
 
 def unknown_outflows(chain: Chain, *, restored_at: datetime) -> Iterator[tuple[str, str, SentTransaction]]:
@@ -101,22 +109,22 @@ def unknown_outflows(chain: Chain, *, restored_at: datetime) -> Iterator[tuple[s
     Blocks are read since the last scan of all wallets for deposits, which was before the backup, and since the restore,
     after which may land what was signed before. Raises: PortError.
     """
-    tier = DepositCursor.chain == chain.name.value, DepositCursor.tier == Tier.ALL.value
     with read_only_unit() as session:
-        scanned = session.scalar(select(DepositCursor.block_number).where(*tier)) or 0
+        cursor = session.get(DepositCursor, (chain.name.value, Tier.ALL.value))
+        scanned = 0 if cursor is None else cursor.block_number or 0
     # Blocks may be twice as fast as usual.
-    age = int(2 * (clock.now() - restored_at) / chain.block_time) if chain.block_time else scanned
-    since = max(0, min(scanned, chain.head().number - age) - _MARGIN_BLOCKS)
+    passed = int(2 * (clock.now() - restored_at) / (chain.block_time or timedelta.resolution))
+    since = max(0, min(scanned, chain.head().number - passed) - _MARGIN_BLOCKS)
     is_evm = chain.name.family is Family.EVM
     for wallets in _wallets(Wallet.evm_address if is_evm else Wallet.solana_address):
         ids = {address: (wallet_id, agent_id) for wallet_id, agent_id, address in wallets}
         for sent in chain.outflows(ids.keys(), since=since):
-            # A payment by Permit2 has no identity in its transaction, but that of a recorded one is found.
+            # Without an identity of its own, it may be one that was pending in the backup: the chain shows its hash.
             pending = open_transactions.pending_of(sent.sender, chain.name) if sent.tx_hash in sent.references else []
-            outcomes = chain.outcomes([movement.query for movement in pending])
+            outcomes = chain.outcomes([movement.query for movement in pending]).values()
             with read_only_unit() as session:
-                is_known = _is_recorded(session, chain.name, ids[sent.sender][0], sent)
-            if not is_known and all(outcome.tx_hash != sent.tx_hash for outcome in outcomes.values()):
+                is_recorded = _is_recorded(session, chain.name, ids[sent.sender][0], sent)
+            if not is_recorded and all(outcome.tx_hash != sent.tx_hash for outcome in outcomes):
                 yield *ids[sent.sender], sent
 
 
@@ -195,32 +203,32 @@ def release_quarantine(chain: ChainName, *, except_ids: Collection[str]) -> None
 
 
 def book(chain: ChainName, wallet_id: str, sent: SentTransaction) -> bool:
-    """Record a payment that is not in the database, with a hold that counts from today; return whether it is booked.
+    """Record a payment that is not in the database, with a hold that counts from today; return whether this call did.
 
-    It is pending until a worker has read its outcome and its fee. Bytes that are not ours are not sent again.
+    It is pending until a worker has read its outcome. Only bytes in the form that we sign are sent again.
     """
-    prices = [(each, app_state().ports.prices.nanos_per_token(each.token)) for each in sent.amounts]
-    cost_nanos = sum(value_nanos(each, price) for each, price in prices if price is not None)
-    amount, now = sent.amounts[0], clock.now()
+    if sent.amount is None or sent.recipient is None:
+        return False
+    price, now = app_state().ports.prices.nanos_per_token(sent.amount.token), clock.now()
+    is_own = sent.raw is not None or sent.sequence is not None
     transaction = Transaction(
         id=new_id(), wallet_id=wallet_id, type=TransactionType.TRANSFER.value, kind=MovementKind.RECOVERED.value,
-        chain=chain.value, from_address=sent.sender, to_address=sent.recipient, amount_units=amount.units,
-        currency=amount.token.symbol, tx_hash=sent.tx_hash, nonce=sent.sequence, fee_cap_units=0,
-        gas_fee_units=None if sent.pays_fee else 0, cost_nanos=cost_nanos, created_at=now, next_check_at=now, checks=0,
+        chain=chain.value, from_address=sent.sender, to_address=sent.recipient, amount_units=sent.amount.units,
+        currency=sent.amount.token.symbol, tx_hash=sent.tx_hash, nonce=sent.sequence, fee_cap_units=0,
+        gas_fee_units=None if is_own else 0, cost_nanos=0 if price is None else value_nanos(sent.amount, price),
+        created_at=now, next_check_at=now, checks=0,
     )  # fmt: skip
     signed = SignedTransaction(sent.references[0], sent.raw or b"", sent.sequence, None, sent.terms)
     purpose = AttemptPurpose.AUTHORIZATION if sent.raw is None else AttemptPurpose.PAYMENT
-    # Nothing is booked if its wallet was deleted.
+    # Nothing is booked if its wallet was deleted, or if one hash stands for payments of two wallets.
     with suppress(NotFound), unit_of_work() as session:
         spending_accounts.lock_account(session, wallet_id)
-        if _is_recorded(session, chain, wallet_id, sent):
+        if not _is_recorded(session, chain, wallet_id, sent) and not _is_known(session, chain, signed.tx_hash):
+            cost_nanos = transaction.cost_nanos
+            lifecycle.record(session, transaction, status=MovementStatus.PENDING)
+            lifecycle.add_attempt(session, transaction.id, chain, signed, purpose)
+            spending_holds.record_without_limits(session, wallet_id, reference=transaction.id, value_nanos=cost_nanos)
             return True
-        if _is_known(session, chain, signed.tx_hash):
-            return False  # it pays for two wallets
-        lifecycle.record(session, transaction, status=MovementStatus.PENDING)
-        lifecycle.add_attempt(session, transaction.id, chain, signed, purpose)
-        spending_holds.record_without_limits(session, wallet_id, reference=transaction.id, value_nanos=cost_nanos)
-        return True
     return False
 
 
@@ -240,20 +248,17 @@ def _is_known(session: Session, chain: ChainName, tx_hash: str) -> bool:
 
 
 def _is_recorded(session: Session, chain: ChainName, wallet_id: str, sent: SentTransaction) -> bool:
-    attempts = select(SignedAttempt.transaction_id).where(
-        SignedAttempt.chain == chain.value, SignedAttempt.tx_hash.in_(sent.references)
+    attempts = select(SignedAttempt.transaction_id).filter_by(chain=chain.value)
+    has_slot = Transaction.nonce == (-1 if sent.sequence is None else sent.sequence)
+    is_signed = Transaction.id.in_(attempts.where(SignedAttempt.tx_hash.in_(sent.references)))
+    is_same = or_(has_slot, is_signed, Transaction.tx_hash.in_(sent.references))
+    return (
+        count(session, Transaction, is_same, Transaction.chain == chain.value, Transaction.wallet_id == wallet_id) > 0
     )
-    is_same = Transaction.id.in_(attempts) | Transaction.tx_hash.in_(sent.references)
-    if sent.sequence is not None:
-        is_same |= (Transaction.from_address == sent.sender) & (Transaction.nonce == sent.sequence)
-    of_wallet = Transaction.wallet_id == wallet_id, Transaction.chain == chain.value
-    return session.scalar(select(Transaction.id).where(*of_wallet, is_same).limit(1)) is not None
 
 
-def _wallets(
-    address: InstrumentedAttribute[str], *, only_recent: bool = False
-) -> Iterator[Sequence[Row[str, str, str]]]:
-    wallets = select(Wallet.id, Wallet.agent_id, address).order_by(Wallet.id).limit(_BATCH_SIZE)
+def _wallets(of: InstrumentedAttribute[str], *, only_recent: bool = False) -> Iterator[Sequence[Row[str, str, str]]]:
+    wallets = select(Wallet.id, Wallet.agent_id, of).order_by(Wallet.id).limit(_BATCH_SIZE)
     if only_recent:
         newest = select(SignedAttempt.transaction_id).order_by(SignedAttempt.id.desc()).limit(_RECENT)
         signers = select(Transaction.wallet_id).where(Transaction.id.in_(newest))
@@ -266,19 +271,3 @@ def _wallets(
             return
         yield found
         following = wallets.where(Wallet.id > found[-1].id)
-
-
-def _nonce_gaps(chain: Chain, wallets: Sequence[Row[str, str, str]]) -> Iterator[NonceGap]:
-    addresses = [address for _, _, address in wallets]
-    # Read the chain first: a nonce is allocated before it is used.
-    used = chain.transaction_counts(addresses)
-    with read_only_unit() as session:
-        rows = session.execute(
-            select(Nonce.address, Nonce.next_nonce).where(Nonce.chain == chain.name.value, Nonce.address.in_(addresses))
-        )
-        allocated = {row.address: row.next_nonce for row in rows}
-    for wallet_id, agent_id, address in wallets:
-        allocated_count = allocated.get(address, 0)
-        unknown_count = used[address] - allocated_count
-        if unknown_count > 0 and unknown_count > arrivals.count_newest(chain.name, wallet_id, address):
-            yield NonceGap(chain.name, wallet_id, agent_id, address, allocated_count, used[address])

@@ -9,7 +9,7 @@ block, and a binary search finds the block. A node that keeps no old states find
 submitted is in the logs of USDC, in which the use of an authorization directly precedes its transfer.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -18,6 +18,7 @@ from eth_utils.crypto import keccak
 
 from app.adapters.evm import calls
 from app.adapters.evm.calls import MAX_BATCH, RpcTransaction, TransactionReceipt, read_logs
+from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.calls import AUTHORIZATION_USED_EVENT, TRANSFER_EVENT, ContractEvent, EvmConnection
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.send import transactions
@@ -27,6 +28,7 @@ from app.adapters.jsonrpc.calls import EndpointError, RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.core import clock
 from app.core.chains import USDC, Token
+from app.core.identifiers import require
 from app.core.money import TokenAmount
 from app.ports.chain import (
     BlockRef,
@@ -43,8 +45,6 @@ from app.ports.errors import Unreachable
 _WITHDRAWAL_EVENT = ContractEvent("weth9", "Withdrawal")
 _SAFE_DEPTH = 64
 """Where a node does not support the tag `safe`: two epochs of Ethereum, after which its blocks are final."""
-_MAX_VALIDITY_SECONDS = 86_400
-"""No authorization of ours is valid for longer."""
 
 
 class EvmReceiptPoller(AuthorizationPoller):
@@ -174,7 +174,9 @@ class NonceHistoryReader(EvmConnection):
         """Return the highest counts of all endpoints: one that lags would hide what was sent. Raises: Unreachable."""
         if not addresses:
             return {}
-        counts = self.rpc.run_on_all(lambda endpoint: _latest_counts(endpoint, addresses))
+        counts = list(self.rpc.run_on_each(lambda endpoint: _latest_counts(endpoint, addresses)))
+        if not counts:
+            raise Unreachable("chain_unreachable")
         return dict(zip(addresses, map(max, *counts, [0] * len(addresses)), strict=True))
 
     def transaction_at_nonce(
@@ -198,58 +200,12 @@ class NonceHistoryReader(EvmConnection):
         found = _find_by_nonce(endpoint, sender, sequence)
         if found is None:
             return None
-        return self._sent(found, self._taken(endpoint, found.tx_hash).get((sender, b"")), expected)
-
-    def outflows(self, senders: Collection[str], *, since: int) -> Iterable[SentTransaction]:
-        parts = self.rpc.run_on_all(lambda endpoint: [*self._outflows(endpoint, senders, since)])
-        return {(each.sender, each.references): each for part in parts for each in part}.values()
-
-    def _outflows(self, endpoint: RpcEndpoint, senders: Collection[str], since: int) -> Iterator[SentTransaction]:
-        topics, head = TRANSFER_EVENT.topics(senders), endpoint.ask(calls.head())
-        ranges = read_logs(endpoint, self.deployment.usdc, topics, first=since, last=head)
-        listed = [(log.tx_hash, TRANSFER_EVENT.decode(log)) for _until, logs in ranges for log in logs]
-        # Anyone can make the token log a transfer of nothing from any address.
-        for tx_hash in dict.fromkeys(name for name, fields in listed if fields and fields[2]):
-            if (found := endpoint.ask(calls.transaction(tx_hash))) is None:
-                raise EndpointError("unexpected_answer")
-            for (payer, nonce), (units, recipient) in self._taken(endpoint, tx_hash).items():
-                if payer not in senders or units <= 0:
-                    continue
-                amounts, until = (TokenAmount(units, USDC),), int(clock.now().timestamp()) + _MAX_VALIDITY_SECONDS
-                if nonce:
-                    # A seller can give one nonce to several payers.
-                    references = tuple("0x" + each.hex() for each in (keccak(bytes.fromhex(payer[2:]) + nonce), nonce))
-                    terms = OpenAuthorization(payer, nonce, until, since).as_terms()
-                    yield SentTransaction(tx_hash, payer, recipient, amounts, references, terms, pays_fee=False)
-                elif payer == found.sender:
-                    yield self._sent(found, (units, recipient))
-                else:
-                    yield SentTransaction(tx_hash, payer, recipient, amounts, (tx_hash,), {}, pays_fee=False)
-
-    def _taken(self, endpoint: RpcEndpoint, tx_hash: str) -> Mapping[tuple[str, bytes], tuple[int, str]]:
-        """Return what a transaction took of USDC and for whom, by owner and the nonce of an authorization, if any."""
-        if (receipt := endpoint.ask(calls.receipt(tx_hash))) is None:
-            raise EndpointError("unexpected_answer")
-        taken: dict[tuple[str, bytes], tuple[int, str]] = {}
-        used = None
-        for log in receipt.logs:
-            if log.contract == self.deployment.usdc:
-                if (moved := TRANSFER_EVENT.decode(log)) is not None:
-                    payer, recipient, units = moved
-                    paid_by = payer, used[1] if used and used[0] == payer else b""
-                    for key, change in ((paid_by, units), ((recipient, b""), -units)):
-                        taken[key] = taken.get(key, (0, ""))[0] + change, recipient
-                used = AUTHORIZATION_USED_EVENT.decode(log)
-        return taken
-
-    def _sent(
-        self, found: RpcTransaction, taken: tuple[int, str] | None, expected: StoredTransaction | None = None
-    ) -> SentTransaction:
-        """Return a transaction of an address that took these units of USDC."""
-        sender, target = found.sender, CallTarget(found.recipient or "", found.value_units, found.data)
-        native, (units, recipient) = TokenAmount(found.value_units, self.native), taken or (0, target.to)
-        token = TokenAmount(max(units, 0), USDC)
-        amounts = tuple(each for each in (native, token) if each.units) or (native,)
+        target = CallTarget(found.recipient or "", found.value_units, found.data)
+        recipient, amount = found.recipient, None
+        if not found.data or found.value_units:
+            amount = TokenAmount(found.value_units, self.native)
+        elif found.recipient == self.deployment.usdc and (moved := contracts.read_transfer(found.data)):
+            recipient, amount = moved[0], TokenAmount(moved[1], USDC)
         nonce_use = NonceUse.OTHER
         if target == CallTarget(sender, 0, b""):
             nonce_use = NonceUse.NOTHING
@@ -258,8 +214,35 @@ class NonceHistoryReader(EvmConnection):
         ):
             nonce_use = NonceUse.SAME
         raw, terms = self._signed_bytes(found, target)
-        to, of = recipient if token.units else target.to, found.tx_hash
-        return SentTransaction(of, sender, to, amounts, (of,), terms, raw, found.nonce, nonce_use=nonce_use)
+        of = found.tx_hash
+        return SentTransaction(of, sender, recipient, amount, (of,), terms, sequence, raw, nonce_use)
+
+    def outflows(self, senders: Collection[str], *, since: int) -> Sequence[SentTransaction]:
+        return self.rpc.run_on_first(lambda endpoint: [*self._outflows(endpoint, senders, since)])
+
+    def _outflows(self, endpoint: RpcEndpoint, senders: Collection[str], since: int) -> Iterator[SentTransaction]:
+        (moves, payers), (uses,) = TRANSFER_EVENT.topics(senders), AUTHORIZATION_USED_EVENT.topics()
+        head, used = endpoint.ask(calls.head()), None
+        taken: dict[tuple[str, str, bytes], tuple[str, int]] = {}
+        for _until, logs in read_logs(endpoint, self.deployment.usdc, [[moves, uses], payers], first=since, last=head):
+            for log in logs:
+                # Anyone can make the token log a transfer of nothing from any address; one to oneself takes nothing.
+                if (moved := TRANSFER_EVENT.decode(log)) and moved[0] != moved[1] and moved[2]:
+                    key = log.tx_hash, moved[0], used[1] if used and used[0] == moved[0] else b""
+                    taken[key] = moved[1], taken.get(key, ("", 0))[1] + moved[2]
+                used = AUTHORIZATION_USED_EVENT.decode(log)
+        for (tx_hash, payer, nonce), (recipient, units) in taken.items():
+            # A seller can give one nonce to several payers, and none of ours is valid for a day.
+            names, until = (keccak(bytes.fromhex(payer[2:]) + nonce), nonce), int(clock.now().timestamp()) + 86_400
+            references, terms = (
+                tuple("0x" + name.hex() for name in names),
+                OpenAuthorization(payer, nonce, until, since),
+            )
+            found = require(endpoint.ask(calls.transaction(tx_hash)), EndpointError("unexpected_answer"))
+            yield SentTransaction(
+                tx_hash, payer, recipient, TokenAmount(units, USDC), references if nonce else (tx_hash,),
+                terms.as_terms() if nonce else {}, found.nonce if found.sender == payer and not nonce else None,
+            )  # fmt: skip
 
     def _signed_bytes(self, found: RpcTransaction, target: CallTarget) -> tuple[bytes | None, Terms]:
         """Reassemble the signed bytes, with their terms; None if they do not have the form that we sign."""
