@@ -3,33 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import Result
+from eth_utils.crypto import keccak
 from flask import Flask
 
-from app.adapters.evm.contracts.calls import TRANSFER, Function
+from app.adapters.evm.contracts import calls as contracts
+from app.adapters.evm.contracts.deployments import MULTICALL3
+from app.adapters.evm.x402.payments import SignedAuthorization
+from app.adapters.prices import MarketPriceFeed
 from app.adapters.swaps.jupiter.exchange import JupiterExchange
 from app.adapters.upstream_http.exchange import HttpUpstream
-from app.core.chains import ChainName
+from app.core import clock
+from app.core.chains import ETH, SOL, ChainName, Token
 from app.db.unit_of_work import unit_of_work
-from app.payments import treasury
+from app.payments import claimed_payments, treasury
 from app.wallets.core.models import DepositCursor
-from sandbox.evm import EvmNode
+from app.wallets.deposits.scan_states import Tier
 from sandbox.jupiter import JupiterServer
 from tests.support import backups
 from tests.support.agents import Agent, register
 from tests.support.buyers import keep, seller_on
-from tests.support.drivers import ChainDriver, SolanaDriver, evm_driver, fresh_address, solana_driver
+from tests.support.drivers import ChainDriver, evm_driver, solana_driver
 from tests.support.evm import await_mined
 from tests.support.payments import facilitator_of
 from tests.support.permit2 import settle_by_permit2
 from tests.support.sellers import PAYEE
-from tests.support.solana import CONFIRMED
 from tests.support.swaps import swap
 from workers import sweeps
 
@@ -219,3 +225,133 @@ def test_a_payment_by_permit2_is_booked_unless_the_backup_knows_it(
         [row] = agent.history()
         assert (row["tx_hash"], row["to_address"], row.get("network_fee")) == (landed, PAYEE, None)
         assert agent.spent_this_month() == 0.01
+
+
+def submit(world: Restorable, to: str | None, data: bytes) -> str:
+    """Send a call from an account of somebody else."""
+    node = world.driver.node
+    sent = {"from": node.rpc("eth_accounts")[1], "data": "0x" + data.hex(), "gas": hex(600_000)}
+    tx_hash = str(node.rpc("eth_sendTransaction", sent if to is None else {**sent, "to": to}))
+    await_mined(node, tx_hash)
+    return tx_hash
+
+
+def word(value: str | int) -> bytes:
+    return (int(value, 16) if isinstance(value, str) else value).to_bytes(32, "big")
+
+
+@only_base
+def test_what_strangers_log_in_the_name_of_a_wallet_is_not_booked(world: Restorable) -> None:
+    usdc = world.driver.node.deployment.usdc
+    with world.service(world.url) as app:
+        agent = world.agent(app)
+        backup = world.dump()
+    submit(
+        world,
+        usdc,
+        keccak(text="transferFrom(address,address,uint256)")[:4] + word(agent.address) + word(PAYEE) + word(0),
+    )
+    # A contract that logs, while it is deployed, that the wallet has paid with another token.
+    topics = (word(PAYEE), word(agent.address), keccak(text="Transfer(address,address,uint256)"))
+    log = b"".join(b"\x7f" + each for each in topics) + bytes.fromhex("60206000a300")
+    faked = submit(world, None, b"\x7f" + word(10**9) + bytes.fromhex("600052") + log)
+    [logged] = world.driver.node.rpc("eth_getTransactionReceipt", faked)["logs"]
+    assert logged["topics"][1] == "0x" + word(agent.address).hex()
+    world.driver.fund(agent.address, native=0.1, dollars=0.01)
+    with world.set_back(backup, agent) as (app, [agent]):
+        done = restored(app)
+        assert (done.exit_code, ", booked" in done.output) == (0, False), done.output
+        assert agent.history() == []
+        assert agent.spent_this_month() == 0
+
+
+@only_base
+def test_of_two_payments_in_one_transaction_only_the_unknown_one_is_booked(world: Restorable) -> None:
+    usdc = world.driver.node.deployment.usdc
+    with world.service(world.url) as app, seller_on(world.driver) as seller:
+        agent = world.agent(app)
+        kept: list[Mapping[str, Any]] = []
+        seller.behave = keep(kept)
+        assert world.fetch(agent, seller.url, wait=1)["state"] == "pending"
+        backup = world.dump()
+        seller.offer()["amount"] = "20000"
+        assert world.fetch(agent, seller.url + "/more", wait=1)["state"] == "pending"
+    both = [(usdc, False, SignedAuthorization.of_payload(each["payload"]).call()) for each in kept]
+    landed = submit(world, MULTICALL3, contracts.AGGREGATE.encode(both))
+    with world.set_back(backup, agent) as (app, [agent]):
+        assert restored(app).exit_code == 0
+        world.driver.run_workers(minutes=3)
+        assert_booked_once(world, app, agent, hashes={landed})
+        assert booked(agent) == {landed: [("0.02", "USDC", "confirmed")]}
+        assert {row["tx_hash"] for row in agent.history()} == {landed}
+        assert agent.spent_this_month() == pytest.approx(0.03)
+
+
+class _DyingPrices:
+    """Prices that end the process at one of its reads."""
+
+    def __init__(self, reads: int) -> None:
+        self.left = reads
+        self.real = MarketPriceFeed([], [], overrides={ETH: 3000 * 10**9, SOL: 150 * 10**9})
+
+    def nanos_per_token(self, token: Token) -> int | None:
+        self.left -= 1
+        if self.left == 0:
+            raise SystemExit(9)
+        return self.real.nanos_per_token(token)
+
+
+def test_a_run_that_dies_before_any_of_its_bookings_is_completed_by_the_next(world: Restorable) -> None:
+    with world.service(world.url) as app, seller_on(world.driver) as seller:
+        agent = world.agent(app, native=1)
+        backup = world.dump()
+        hashes = {hash_of(world.send(agent, "2")), hash_of(world.send(agent, "0.01", world.driver.native.symbol))}
+        hashes |= {hash_of(world.fetch(agent, seller.url))}
+    world.parts["prices"] = prices = _DyingPrices(0)
+    with world.set_back(backup, agent) as (app, [agent]):
+        found = []
+        for reads in (1, 2, 2, 3):
+            prices.left = reads
+            done = restored(app)
+            found.append((done.exit_code, len(booked(agent))))
+        assert found[:2] == [(9, 0), (9, 1)]
+        prices.left = -1
+        assert restored(app).exit_code == 0
+        assert_booked_once(world, app, agent, hashes=hashes)
+
+
+@only_base
+def test_what_landed_since_the_last_scan_or_the_restore_is_read(world: Restorable) -> None:
+    world.driver.real.block_time = timedelta(seconds=2)
+    with world.service(world.url) as app:
+        agent = world.agent(app)
+        backup = world.dump()
+        sent = world.send(agent, "3")
+    world.driver.node.mine(600)
+    head = world.driver.real.head().number
+    with world.set_back(backup, agent) as (app, [agent]):
+
+        def run(*, scanned: int, hours: int = 0) -> bool:
+            with unit_of_work() as session:
+                session.merge(DepositCursor(chain="base", tier=Tier.ALL.value, block_number=scanned))
+                claimed_payments.set_restore_cutoff(session, clock.now() - timedelta(hours=hours))
+            return hash_of(sent) in restored(app, "--dry-run").output
+
+        # The scans of a running service go on: what was signed before the backup may land at any time.
+        assert run(scanned=head) is False
+        assert run(scanned=head, hours=1) is True
+        assert run(scanned=head - 500) is True
+        assert restored(app).exit_code == 0
+        assert {hash_of(row) for row in agent.history()} == {hash_of(sent)}
+
+
+def test_two_runs_at_once_book_each_payment_once(world: Restorable) -> None:
+    with world.service(world.url) as app, seller_on(world.driver) as seller:
+        agent = world.agent(app)
+        backup = world.dump()
+        hashes = {hash_of(world.send(agent, "2")), hash_of(world.fetch(agent, seller.url))}
+    with world.set_back(backup, agent) as (app, [agent]):
+        with ThreadPoolExecutor(3) as pool:
+            codes = list(pool.map(lambda _: restored(app, "--repair").exit_code, range(3)))
+        assert codes == [0, 0, 0]
+        assert_booked_once(world, app, agent, hashes=hashes)

@@ -119,12 +119,13 @@ def unknown_outflows(chain: Chain, *, restored_at: datetime) -> Iterator[tuple[s
     for wallets in _wallets(Wallet.evm_address if is_evm else Wallet.solana_address):
         ids = {address: (wallet_id, agent_id) for wallet_id, agent_id, address in wallets}
         for sent in chain.outflows(ids.keys(), since=since):
-            # Without an identity of its own, it may be one that was pending in the backup: the chain shows its hash.
-            pending = open_transactions.pending_of(sent.sender, chain.name) if sent.tx_hash in sent.references else []
-            outcomes = chain.outcomes([movement.query for movement in pending]).values()
             with read_only_unit() as session:
-                is_recorded = _is_recorded(session, chain.name, ids[sent.sender][0], sent)
-            if not is_recorded and all(outcome.tx_hash != sent.tx_hash for outcome in outcomes):
+                is_known = _is_recorded(session, chain.name, ids[sent.sender][0], sent)
+            if not is_known and sent.tx_hash in sent.references:
+                # One of Permit2 has no identity in the chain; that of a movement that was pending shows its hash.
+                pending = [movement.query for movement in open_transactions.pending_of(sent.sender, chain.name)]
+                is_known = any(outcome.tx_hash == sent.tx_hash for outcome in chain.outcomes(pending).values())
+            if not is_known:
                 yield *ids[sent.sender], sent
 
 
@@ -252,9 +253,8 @@ def _is_recorded(session: Session, chain: ChainName, wallet_id: str, sent: SentT
     has_slot = Transaction.nonce == (-1 if sent.sequence is None else sent.sequence)
     is_signed = Transaction.id.in_(attempts.where(SignedAttempt.tx_hash.in_(sent.references)))
     is_same = or_(has_slot, is_signed, Transaction.tx_hash.in_(sent.references))
-    return (
-        count(session, Transaction, is_same, Transaction.chain == chain.value, Transaction.wallet_id == wallet_id) > 0
-    )
+    of_wallet = Transaction.chain == chain.value, Transaction.wallet_id == wallet_id
+    return count(session, Transaction, is_same, *of_wallet) > 0
 
 
 def _wallets(of: InstrumentedAttribute[str], *, only_recent: bool = False) -> Iterator[Sequence[Row[str, str, str]]]:
