@@ -129,7 +129,6 @@ def _payment_line(
         return ReportLine(f"{text}a call of {sent.recipient}")
     is_to_treasury = treasury.has_wallets(WalletRole.TREASURY) and sent.recipient == treasury.recipient(chain)
     to = "the treasury: credits may be owed" if is_to_treasury else sent.recipient
-    is_of_agent = agent_id != treasury.OWNER_AGENT_ID
-    is_booked = repair and is_of_agent and restore_reconciliation.book(chain, wallet_id, sent)
+    is_booked = repair and agent_id != treasury.OWNER_AGENT_ID and restore_reconciliation.book(chain, wallet_id, sent)
     booked_text = ", booked; a worker settles it" if is_booked else ""
     return ReportLine(f"{text}{sent.amount} {sent.amount.token.symbol} to {to}{booked_text}")

@@ -161,12 +161,11 @@ class SolanaChain(SolanaReceiptPoller, SolanaDepositScanner):
         if endpoint.ask(SolanaRpcCall(GetFirstAvailableBlock(), number)) > since:
             raise EndpointError("history_incomplete")
         for call in reading:
-            landed = call.result_or_none
-            if landed is None and (call.error is None or call.error.code != OTHER_VERSION):
-                raise EndpointError("history_incomplete")
-            if landed is not None and not landed.failed:
+            if (landed := call.result_or_none) is not None and not landed.failed:
                 for sender in {*landed.keys[: len(landed.transaction.signatures)]}.intersection(senders):
                     yield from self._taken(landed, sender)
+            elif landed is None and (call.error is None or call.error.code != OTHER_VERSION):
+                raise EndpointError("history_incomplete")
 
     def _taken(self, landed: LandedTransaction, sender: str) -> Iterator[chain.SentTransaction]:
         change, is_own = balance_changes.balance_change(self._holder(sender), landed), landed.keys[0] == sender

@@ -213,8 +213,7 @@ class NonceHistoryReader(EvmConnection):
             expected.intent, expected.terms, usdc=self.deployment.usdc
         ):
             nonce_use = NonceUse.SAME
-        raw, terms = self._signed_bytes(found, target)
-        of = found.tx_hash
+        (raw, terms), of = self._signed_bytes(found, target), found.tx_hash
         return SentTransaction(of, sender, recipient, amount, (of,), terms, sequence, raw, nonce_use)
 
     def outflows(self, senders: Collection[str], *, since: int) -> Sequence[SentTransaction]:
@@ -232,17 +231,15 @@ class NonceHistoryReader(EvmConnection):
                     taken[key] = moved[1], taken.get(key, ("", 0))[1] + moved[2]
                 used = AUTHORIZATION_USED_EVENT.decode(log)
         for (tx_hash, payer, nonce), (recipient, units) in taken.items():
-            # A seller can give one nonce to several payers, and none of ours is valid for a day.
-            names, until = (keccak(bytes.fromhex(payer[2:]) + nonce), nonce), int(clock.now().timestamp()) + 86_400
-            references, terms = (
-                tuple("0x" + name.hex() for name in names),
-                OpenAuthorization(payer, nonce, until, since),
-            )
-            found = require(endpoint.ask(calls.transaction(tx_hash)), EndpointError("unexpected_answer"))
-            yield SentTransaction(
-                tx_hash, payer, recipient, TokenAmount(units, USDC), references if nonce else (tx_hash,),
-                terms.as_terms() if nonce else {}, found.nonce if found.sender == payer and not nonce else None,
-            )  # fmt: skip
+            sent = partial(SentTransaction, tx_hash, payer, recipient, TokenAmount(units, USDC))
+            if nonce:
+                # A seller can give one nonce to several payers. None of our authorizations is valid for a day.
+                own, until = keccak(bytes.fromhex(payer[2:]) + nonce), int(clock.now().timestamp()) + 86_400
+                terms = OpenAuthorization(payer, nonce, until, since).as_terms()
+                yield sent(("0x" + own.hex(), "0x" + nonce.hex()), terms)
+            else:
+                found = require(endpoint.ask(calls.transaction(tx_hash)), EndpointError("unexpected_answer"))
+                yield sent((tx_hash,), {}, found.nonce if found.sender == payer else None)
 
     def _signed_bytes(self, found: RpcTransaction, target: CallTarget) -> tuple[bytes | None, Terms]:
         """Reassemble the signed bytes, with their terms; None if they do not have the form that we sign."""
