@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Row, or_, select
+from sqlalchemy import Row, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.core import clock
@@ -28,7 +28,6 @@ from app.wallets.bridges import arrivals
 from app.wallets.core import lifecycle
 from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus, StatusReason, TransactionType
 from app.wallets.core.models import DepositCursor, Nonce, SignedAttempt, Transaction, Wallet
-from app.wallets.deposits.scan_states import Tier
 from app.wallets.transactions import open_transactions, settlement
 from app.wallets.transactions.open_transactions import OpenMovement
 
@@ -106,12 +105,11 @@ def nonce_gaps(chain: Chain, *, only_recent: bool = False) -> Iterator[NonceGap]
 def unknown_outflows(chain: Chain, *, restored_at: datetime) -> Iterator[tuple[str, str, SentTransaction]]:
     """Yield wallet, agent and payment for what left wallets after the backup and the database does not have.
 
-    Blocks are read since the last scan of all wallets for deposits, which was before the backup, and since the restore,
-    after which may land what was signed before. Raises: PortError.
+    Blocks are read since the last scan for deposits, which was before the backup, and since the restore: what was signed
+    before may land later. Raises: PortError.
     """
     with read_only_unit() as session:
-        cursor = session.get(DepositCursor, (chain.name.value, Tier.ALL.value))
-        scanned = 0 if cursor is None else cursor.block_number or 0
+        scanned = session.scalar(select(func.max(DepositCursor.block_number)).filter_by(chain=chain.name.value)) or 0
     # Blocks may be twice as fast as usual.
     passed = int(2 * (clock.now() - restored_at) / (chain.block_time or timedelta.resolution))
     since = max(0, min(scanned, chain.head().number - passed) - _MARGIN_BLOCKS)
