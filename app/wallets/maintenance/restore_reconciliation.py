@@ -105,8 +105,8 @@ def nonce_gaps(chain: Chain, *, only_recent: bool = False) -> Iterator[NonceGap]
 def unknown_outflows(chain: Chain, *, restored_at: datetime) -> Iterator[tuple[str, str, SentTransaction]]:
     """Yield wallet, agent and payment for what left wallets after the backup and the database does not have.
 
-    Blocks are read since the last scan for deposits, which was before the backup, and since the restore: what was signed
-    before may land later. Raises: PortError.
+    Blocks are read since the last scan for deposits, which was before the backup, and since the restore: what was
+    signed before may land later. Raises: PortError.
     """
     with read_only_unit() as session:
         scanned = session.scalar(select(func.max(DepositCursor.block_number)).filter_by(chain=chain.name.value)) or 0
