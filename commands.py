@@ -17,6 +17,7 @@ _MIGRATIONS = "db"
 _COMMANDS = {
     _MIGRATIONS: "Perform database migrations.",
     "doctor": "Check settings, database, Redis, workers, chains, contracts, prices and proxies, and print fixes.",
+    "platform": "Call an OPERATION of /v1/platform as an admin and print its response; without one, list all.",
     "restored": "Reconcile a restored database with the chains; run it before any process of the service starts.",
 }
 _GROUPS = {

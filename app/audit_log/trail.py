@@ -117,6 +117,7 @@ class AuditAction(StrEnum):
     WEBHOOK_CREATED = "webhook.created"
     WEBHOOK_CHANGED = "webhook.changed"
     WEBHOOK_SECRET_ROTATED = "webhook.secret_rotated"  # noqa: S105 - the name of an act
+    WEBHOOK_TESTED = "webhook.tested"
     WEBHOOK_REPLAYED = "webhook.replayed"
     WEBHOOK_DELETED = "webhook.deleted"
     CREDITS_GRANTED = "agent.credits_granted"

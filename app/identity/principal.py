@@ -151,10 +151,12 @@ class MasterKeyPrincipal:
 
     @property
     def sees_keys(self) -> bool:
-        """Return whether responses contain whole keys: for an admin, and not in a browser."""
+        """Return whether responses list whole keys: for an admin, and neither in a browser nor at a shell."""
         return self.role is MasterKeyRole.ADMIN and not self.in_console
 
 
+SHELL = MasterKeyPrincipal("shell", "shell", in_console=True)
+"""The caller of `flask platform`; no key that is sent has this id."""
 _OPERATOR_ACTS = frozenset({
     "platform.freeze_agent", "platform.unfreeze_agent", "platform.revoke_claim_code", "platform.revoke_gateway_key",
     "platform.pause_service", "platform.resume_service", "platform_events.test_platform_webhook",
@@ -221,9 +223,19 @@ def session_of(principal: Principal, named: str | None, *, is_counted: bool = Tr
     return grant.session_id
 
 
+def needed_role(endpoint: str | None) -> MasterKeyRole:
+    """Return the least role that an act of `/v1/platform` needs."""
+    return MasterKeyRole.OPERATOR if endpoint in _OPERATOR_ACTS else MasterKeyRole.ADMIN
+
+
+def is_permitted(caller: MasterKeyPrincipal, endpoint: str | None) -> bool:
+    """Return whether a master key's role includes an act of `/v1/platform`."""
+    return caller.role in {MasterKeyRole.ADMIN, needed_role(endpoint)}
+
+
 def assert_role(request: ClientRequest, caller: MasterKeyPrincipal) -> None:
     """Check that a master key's role includes the requested operation. Raises: InsufficientScope."""
-    needed = MasterKeyRole.OPERATOR if request.endpoint in _OPERATOR_ACTS else MasterKeyRole.ADMIN
-    if caller.role in {MasterKeyRole.ADMIN, needed} or request.method in {"GET", "HEAD"}:
+    if request.method in {"GET", "HEAD"} or is_permitted(caller, request.endpoint):
         return
+    needed = needed_role(request.endpoint)
     raise InsufficientScope(f"This operation needs the master key of an {needed}; this one has the role {caller.role}.")

@@ -3,9 +3,12 @@
 They write the same trail as the API. Keys and recovery phrases are printed once, and never logged.
 """
 
+from contextlib import suppress
+from http import HTTPStatus
 from typing import Any
 
 import click
+from flask import current_app
 from flask.cli import AppGroup, with_appcontext
 from marshmallow import ValidationError, fields
 
@@ -13,19 +16,23 @@ from app.audit_log import actors, verification, witness
 from app.audit_log.witness import AuditHeadView
 from app.core import clock
 from app.core.pagination import PageRequest
+from app.core.strict_json import parse_json
 from app.db.unit_of_work import read_only_unit
-from app.errors import ServiceError
+from app.errors import InvalidInput, ServiceError
 from app.idempotency.service import Claim
 from app.identity import api_keys
 from app.identity import master_keys as identity_keys
-from app.identity.principal import MasterKeyRole
+from app.identity.principal import SHELL, MasterKeyRole
 from app.observability import telemetry
 from app.platform import keys, personal_data
 from app.platform import reconciliation as restoration
 from app.platform.agents import service
 from app.ports.errors import PortError
+from app.state import app_state
 from app.wallets.core import custody
+from app.web.client_request import current_request
 from app.web.fields import Email, Name
+from app.web.view_calls import call_view, refusal_of
 
 _DERIVATION_PATHS = (("EVM (Ethereum, Base)", "m/44'/60'/0'/0/0"), ("Solana", "m/44'/501'/0'/0'"))
 _MAX_LISTED = 1000
@@ -92,10 +99,7 @@ def list_master_keys() -> None:
 @click.argument("key_id")
 def revoke_master_key(key_id: str) -> None:
     """Revoke a master key by its id, immediately; not the last active one."""
-    try:
-        _, webhook_ids = keys.revoke_master_key(actors.shell_actor(), key_id)
-    except identity_keys.LastMasterKey:
-        raise click.ClickException("This is the last active master key. Create another one first.") from None
+    _, webhook_ids = keys.revoke_master_key(actors.shell_actor(), key_id)
     click.echo(f"{key_id} is revoked.")
     for webhook_id in webhook_ids:
         click.echo(f"Its webhook {webhook_id} is disabled.")
@@ -176,6 +180,34 @@ def verify(expect: str | None) -> None:
     click.echo(f"The audit log is intact, {compared}. Record its head: {found['head'].number}:{found['head'].hash}")
 
 
+@click.command("platform")
+@click.option("--idempotency-key", metavar="TEXT", help="Repeated with it, an operation returns its first response.")
+@click.argument("operation", required=False)
+@click.argument("arguments", nargs=-1, metavar="[NAME=VALUE]...")
+@with_appcontext
+def platform(operation: str | None, arguments: tuple[str, ...], idempotency_key: str | None) -> None:
+    """Call an OPERATION of /v1/platform as an admin and print its response; without one, list all.
+
+    VALUE is JSON, or else a text. Parameters of path and query, and members of the body, are named as in /docs.
+    """
+    telemetry.redirect_to_stderr()
+    rules = [each for each in current_app.url_map.iter_rules() if each.rule.startswith("/v1/platform/")]
+    endpoints = {each.endpoint.partition(".")[2]: each.endpoint for each in rules}
+    if operation is None:
+        for name, endpoint in sorted(endpoints.items()):
+            click.echo(f"{name}: {(current_app.view_functions[endpoint].__doc__ or '').partition(chr(10))[0]}")
+        return
+    if operation not in endpoints:
+        raise click.BadParameter("is not an operation; `flask platform` lists them", param_hint="OPERATION")
+    headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
+    with current_app.test_request_context(base_url=app_state().settings.public_url):
+        current_request().master_caller = SHELL
+        response = call_view(current_request(), endpoints[operation], _parse_arguments(arguments), headers=headers)
+    if response.status_code >= HTTPStatus.BAD_REQUEST:
+        raise click.ClickException(refusal_of(response.get_json()))
+    click.echo(response.get_data(as_text=True).rstrip("\n"))
+
+
 @click.command("restored")
 @click.option("--dry-run", is_flag=True, help="Report the state of the chains, change nothing.")
 @click.option(
@@ -210,6 +242,17 @@ def restored(*, dry_run: bool, repair: bool, max_lookups: int) -> None:
         unresolved |= line.needs_action
     if unresolved:
         raise SystemExit(1)
+
+
+def _parse_arguments(arguments: tuple[str, ...]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, equals, text in (each.partition("=") for each in arguments):
+        if not equals or name in found:
+            raise click.BadParameter(f"{name} must be given once, as {name}=VALUE", param_hint="NAME=VALUE")
+        found[name] = text
+        with suppress(InvalidInput):
+            found[name] = parse_json(text.encode(errors="replace"))
+    return found
 
 
 def _parse_head(text: str | None) -> AuditHeadView | None:
