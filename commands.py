@@ -71,7 +71,7 @@ _GROUPS = {
         "list": "List deleted wallets with kept keys, and the earliest time of their deletion.",
     }),
     "treasury": ("The recipients of payments, and the settlement key.", {
-        "show": "Show the recipients, the settlement key's addresses and their balances.",
+        "show": "Show the recipients, the settlement key's addresses, their balances, and the budget of failed payments.",
         "withdraw": "Transfer from one of the service's wallets, which also pays the network fee.",
     }),
 }  # fmt: skip

@@ -202,6 +202,15 @@ class OwnedEntry(CatalogEntryShape):
 OwnedPage = page_schema("OwnedPage", "services", OwnedEntry, "A page of your services, oldest first.")
 
 
+class WatchedEntry(OwnedEntry):
+    """A service of any agent, and its last 24 hours."""
+
+    last_24h = fields.Nested(ServiceDayShape, required=True)
+
+
+WatchedPage = page_schema("WatchedPage", "services", WatchedEntry, "A page of services, oldest first.")
+
+
 class RegisteredService(_Callable):
     """A service that was registered, and the secret with which its calls are signed."""
 

@@ -270,8 +270,12 @@ def _value(row: Any, path: str) -> Any:
 def _written(value: Any, kind: str) -> str:
     if value is None or value == "":
         return "none"
-    if kind == "usd":
+    if kind == "limit" and not value:
+        return "none"
+    if kind in ("usd", "limit"):
         return f"{Decimal(str(value)):,.2f} USD"
+    if kind == "share":
+        return f"{Decimal(str(value)):.1%}"
     if kind in ("flag", "good"):
         return "Yes" if value else "No"
     if kind == "time":

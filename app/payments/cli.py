@@ -6,9 +6,10 @@ import click
 from flask.cli import AppGroup
 
 from app.core.chains import ChainName
+from app.db.unit_of_work import read_only_unit
 from app.errors import ServiceError
 from app.idempotency.service import Claim
-from app.payments import settlement_capacity, treasury
+from app.payments import settlement_capacity, settlement_risks, treasury
 from app.payments.treasury import WalletRole
 from app.ports.errors import PortError, Rejected
 from app.state import app_state
@@ -24,7 +25,10 @@ group = AppGroup("treasury", help="The recipients of payments, and the settlemen
 
 @group.command("show")
 def show() -> None:
-    """Show the recipients, the settlement key's addresses and their balances."""
+    """Show the recipients, the settlement key's addresses, their balances, and the budget of failed payments."""
+    budget_usd = app_state().settings.x402_failed_gas_usd_per_day
+    with read_only_unit() as session:
+        used = settlement_risks.failed_by_chain(session, of_budget=True)
     for chain in app_state().ports.facilitators:
         recipient = treasury.recipient(chain)
         click.echo(f"{chain.value}: payments go to {recipient} ({_format_balances(chain, recipient)})")
@@ -35,6 +39,9 @@ def show() -> None:
             continue
         click.echo(f"{chain.value}: signed payments are submitted by {settler} ({_format_balances(chain, settler)})")
         click.echo(f"{chain.value}: {_gas_status(chain)}")
+        click.echo(
+            f"{chain.value}: payments that failed used {used.get(chain, 0)} of {budget_usd} USD for gas in a day"
+        )
 
 
 @group.command("withdraw")

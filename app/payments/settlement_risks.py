@@ -101,11 +101,15 @@ def settle(session: Session, payment: PaymentRow, outcome: BlockDecision, spent:
         _insert(session, payment, risky=False, failed=True, nanos=spent or 0)
 
 
-def failed_by_chain(session: Session) -> dict[str, Decimal]:
-    """Return what submissions of a day cost that failed on the chain, in dollars by chain."""
+def failed_by_chain(session: Session, *, of_budget: bool = False) -> dict[str, Decimal]:
+    """Return what submissions of a day cost that failed on the chain, in dollars by chain.
+
+    With `of_budget`, what risky ones have used or reserved of the budget.
+    """
+    is_counted = SettlementRisk.risky if of_budget else SettlementRisk.failed
     rows = (
         select(SettlementRisk.chain, func.sum(SettlementRisk.cost_nanos))
-        .where(SettlementRisk.failed.is_(True), SettlementRisk.created_at > clock.now() - PERIOD)
+        .where(is_counted.is_(True), SettlementRisk.created_at > clock.now() - PERIOD)
         .group_by(SettlementRisk.chain)
     )
     return {chain: usd_from_nanos(int(nanos)) for chain, nanos in session.execute(rows)}

@@ -16,7 +16,7 @@ from app.catalog.models import Payout, Service
 from app.catalog.payouts import routes as payout_routes
 from app.catalog.payouts import schemas as payout_schemas
 from app.catalog.payouts import service as payouts
-from app.catalog.schemas import OwnedEntry, OwnedPage
+from app.catalog.schemas import OwnedEntry, WatchedPage
 from app.catalog.services import service as services
 from app.core import clock, identifiers
 from app.core.pagination import Page
@@ -119,9 +119,9 @@ def get_all_usage_as_focus(query: dict[str, Any]) -> Response:
 
 @blp.get("/services")
 @blp.arguments(PageQuery, location="query")
-@blp.response(200, OwnedPage)
+@blp.response(200, WatchedPage)
 def list_all_services(query: dict[str, Any]) -> Page[Service]:
-    """List the services of all agents, oldest first, without retired ones."""
+    """List the services of all agents with their last 24 hours, oldest first, without retired ones."""
     return services.list_all(query["page"])
 
 

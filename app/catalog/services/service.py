@@ -149,9 +149,13 @@ def change(service_id: str, values: Mapping[str, Any], *, agent_id: str) -> Serv
 
 
 def list_all(page: PageRequest) -> Page[Service]:
-    """Return the services of all agents, oldest first, without retired ones."""
+    """Return the services of all agents with their last 24 hours, oldest first, without retired ones."""
     with read_only_unit() as session:
-        return page_of(session, Service, page, IS_LISTED)
+        found = page_of(session, Service, page, IS_LISTED)
+        days = statistics.last_24_hours_of(session, [each.id for each in found.items])
+    for each in found.items:
+        each.last_24h = days[each.id]
+    return found
 
 
 def set_suspended(session: Session, service_id: str, *, suspended: bool) -> Service:

@@ -15,7 +15,14 @@ from app.identity.budgets import SharedBudget
 from app.identity.key_limits import LimitedKey
 from app.platform.agents.service import parse_agent_id
 from app.platform.shared_budgets import service as budgets
-from app.platform.shared_budgets.schemas import BudgetChanges, BudgetPage, BudgetShape, NewBudget, columns_of
+from app.platform.shared_budgets.schemas import (
+    BudgetChanges,
+    BudgetPage,
+    BudgetQuery,
+    BudgetShape,
+    NewBudget,
+    columns_of,
+)
 from app.web.blueprint import Blueprint
 from app.web.schemas import PageQuery, assert_any_field
 
@@ -35,11 +42,11 @@ def create_budget(body: dict[str, Any], claim: Claim) -> SharedBudget:
 
 
 @blp.get("/budgets")
-@blp.arguments(PageQuery, location="query")
+@blp.arguments(BudgetQuery, location="query")
 @blp.response(200, BudgetPage)
 def list_budgets(query: dict[str, Any]) -> Page[SharedBudget]:
     """List budgets with what is left of them, oldest first."""
-    return budgets.list_budgets(query["page"])
+    return budgets.list_budgets(**query)
 
 
 @blp.get("/budgets/<string:budget_id>")

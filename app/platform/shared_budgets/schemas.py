@@ -9,10 +9,11 @@ from marshmallow import fields
 from app.agents.schemas import Tag
 from app.identity.principal import BudgetPeriod
 from app.web.fields import Identifier, Instant, Name, Usd, WholeNumber
-from app.web.schemas import Schema, page_schema
+from app.web.schemas import PageQuery, Schema, page_schema
 
 _MEMBERS = ma.validate.Length(max=1000, error="must have at most 1000 entries")
 _MINUTES = ma.validate.Range(min=1, max=1440, error="must be between 1 and 1440")
+_OF_AGENT = "Only those that this agent, one of its keys or one of its wallets belongs to."
 _PAYMENTS = ma.validate.Range(min=0, max=10**6, error="must be between 0 and 1000000")
 
 
@@ -21,6 +22,12 @@ class TaggedKeys(Schema):
 
     agent_id = Identifier(required=True)
     tag = Tag(required=True)
+
+
+class BudgetQuery(PageQuery):  # type: ignore[misc, valid-type]
+    """The budgets to list."""
+
+    agent_id = Identifier(load_default=None, metadata={"description": _OF_AGENT})
 
 
 class BudgetMembers(Schema):

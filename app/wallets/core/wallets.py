@@ -26,6 +26,7 @@ from app.identity.service import AgentSnapshot
 from app.ports.vault import NewWallet
 from app.spending import accounts as spending_accounts
 from app.spending import controls as spending_controls
+from app.spending.controls import SpendingStatus
 from app.spending.policy import DEFAULT, ApprovedPayment, Controls
 from app.state import app_state
 from app.wallets.core import custody
@@ -68,6 +69,11 @@ class WalletView:
     approved: ApprovedPayment | None = None
     # Its row of `spending.controls.read_status`, if it was read with the wallet.
     spending_status: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def usage(self) -> SpendingStatus:
+        """Return what counts against its limits, if its row was read with it."""
+        return spending_controls.status_from_row(self.spending_status)
 
     def address_on(self, chain: ChainName) -> str:
         return self.addresses[chain.value]
