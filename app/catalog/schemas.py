@@ -202,13 +202,8 @@ class OwnedEntry(CatalogEntryShape):
 OwnedPage = page_schema("OwnedPage", "services", OwnedEntry, "A page of your services, oldest first.")
 
 
-class WatchedEntry(OwnedEntry):
-    """A service of any agent, and its last 24 hours."""
-
-    last_24h = fields.Nested(ServiceDayShape, required=True)
-
-
-WatchedPage = page_schema("WatchedPage", "services", WatchedEntry, "A page of services, oldest first.")
+_WATCHED: Any = OwnedEntry.from_dict({"last_24h": fields.Nested(ServiceDayShape, required=True)}, name="WatchedEntry")
+WatchedPage = page_schema("WatchedPage", "services", _WATCHED, "A page of services, oldest first.")
 
 
 class RegisteredService(_Callable):

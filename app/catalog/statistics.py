@@ -138,15 +138,8 @@ def totals(session: Session, service_id: str) -> ServiceTotals:
     return ServiceTotals(*sums(session, ServiceTotal.calls, ServiceTotal.revenue_nanos, where=[of_service]))
 
 
-def last_24_hours(session: Session, service_id: str, now: datetime | None = None) -> DailyUsage:
-    """Return the last 24 hours. Reads at most one row per minute and stripe."""
-    return last_24_hours_of(session, [service_id], now)[service_id]
-
-
-def last_24_hours_of(
-    session: Session, service_ids: Collection[str], now: datetime | None = None
-) -> dict[str, DailyUsage]:
-    """Return the last 24 hours of some services, by id; two queries."""
+def last_24_hours(session: Session, service_ids: Collection[str], now: datetime | None = None) -> dict[str, DailyUsage]:
+    """Return the last 24 hours of services, by id. Reads at most one row per minute and stripe of each."""
     now, buckets = now or clock.now(), defaultdict[str, dict[int, int]](dict)
     minute, latency = ServiceMinute, ServiceLatency
     counted = [func.sum(each) for each in (minute.calls, minute.revenue_nanos, minute.failures)]
@@ -159,10 +152,10 @@ def last_24_hours_of(
         select(*columns, func.sum(latency.calls)).where(*of_hours).group_by(*columns)
     ):
         buckets[service_id][bar] = int(calls)
-    return {each: _daily_usage(*totals_of.get(each, (0, 0, 0)), buckets[each]) for each in service_ids}
+    return {each: _daily_usage(buckets[each], *totals_of.get(each, [0, 0, 0])) for each in service_ids}
 
 
-def _daily_usage(calls: int, revenue_nanos: int, failures: int, buckets: Mapping[int, int]) -> DailyUsage:
+def _daily_usage(buckets: Mapping[int, int], calls: int, revenue_nanos: int, failures: int) -> DailyUsage:
     attempted = calls + failures
     rate = (Decimal(calls) / Decimal(attempted)).quantize(Decimal("0.0001")) if attempted else None
     return DailyUsage(calls, revenue_nanos, rate, median_milliseconds(buckets) if attempted else None)

@@ -20,7 +20,7 @@ from app.core.setting_types import split
 from app.core.strict_json import JsonNumber
 from app.errors import NotFound, RateLimited, Unauthorized
 from app.identity import limits
-from app.identity.principal import is_permitted
+from app.identity.principal import MasterKeyRole, needed_role
 from app.owner.passkeys import challenges
 from app.owner.passkeys import pages as passkey_pages
 from app.owner.passkeys import service as passkeys
@@ -236,11 +236,11 @@ def _call(view: str, arguments: Mapping[str, Any], headers: Mapping[str, str] | 
 
 def _acts(owner: Mapping[str, Any], row: Mapping[str, Any], *, of: str = "acts") -> list[Mapping[str, Any]]:
     """Return the acts that a row's state and the role permit, or with `of="new"` those that make a row."""
-    caller = request.environ[_SESSION].caller
+    role = request.environ[_SESSION].caller.role
     return [
         {**each, "name": each["view"].partition(".")[2], "form_id": new_id()}
         for each in owner.get(of, ())
-        if is_permitted(caller, each["view"])
+        if role in {MasterKeyRole.ADMIN, needed_role(each["view"])}
         and (row[each["if"]] if "if" in each else True)
         and not ("unless" in each and row[each["unless"]])
     ]
@@ -268,14 +268,10 @@ def _value(row: Any, path: str) -> Any:
 
 
 def _written(value: Any, kind: str) -> str:
-    if value is None or value == "":
-        return "none"
-    if kind == "limit" and not value:
+    if value is None or value == "" or (kind == "limit" and not value):
         return "none"
     if kind in ("usd", "limit"):
         return f"{Decimal(str(value)):,.2f} USD"
-    if kind == "share":
-        return f"{Decimal(str(value)):.1%}"
     if kind in ("flag", "good"):
         return "Yes" if value else "No"
     if kind == "time":

@@ -25,7 +25,10 @@ def read(subscriber: Subscriber, *, after: int | None, types: Sequence[str], lim
 
     Events that were committed before the call are seen by it, because it numbers them if no worker has done so.
     """
-    _number_new()
+    with read_only_unit() as session:
+        has_new = session.scalar(select(fan_out.has_new()))
+    if has_new:
+        fan_out.number_all()
     conditions: list[ColumnElement[bool]] = [Event.position > (after or 0)]
     conditions += [Event.agent_id == subscriber.agent_id] if subscriber.agent_id is not None else []
     conditions += [Event.type.in_(types)] if types else []
@@ -40,24 +43,9 @@ def read(subscriber: Subscriber, *, after: int | None, types: Sequence[str], lim
     return {"events": rows, "next_after": reached or 0, "has_more": has_more}
 
 
-def _number_new() -> None:
-    with read_only_unit() as session:
-        has_new = session.scalar(select(fan_out.has_new()))
-    if has_new:
-        fan_out.number_all()
-
-
-def latest(agent_id: str, types: Sequence[str], *, limit: int) -> Sequence[Event]:
-    query = select(Event).where(Event.agent_id == agent_id, Event.type.in_(types), Event.position.is_not(None))
-    with read_only_unit() as session:
-        return session.scalars(query.order_by(Event.position.desc()).limit(limit)).all()
-
-
-def of_agent(agent_id: str, page: PageRequest, *, types: Sequence[str] | None) -> Page[Event]:
-    """Return a page of an agent's events, newest first."""
-    _number_new()
-    are_meant = [Event.agent_id == agent_id, Event.position.is_not(None)]
-    are_meant += [Event.type.in_(types)] if types else []
+def latest(agent_id: str, page: PageRequest, types: Sequence[str] = ()) -> Page[Event]:
+    """Return a page of an agent's events, newest first, of some types or of all."""
+    are_meant = [Event.agent_id == agent_id, Event.position.is_not(None), *([Event.type.in_(types)] if types else [])]
     query = select(Event).where(*are_meant).order_by(Event.position.desc()).limit(page.limit).offset(page.offset)
     with read_only_unit() as session:
         return Page(session.scalars(query).all(), count(session, Event, *are_meant), page)

@@ -228,14 +228,9 @@ def needed_role(endpoint: str | None) -> MasterKeyRole:
     return MasterKeyRole.OPERATOR if endpoint in _OPERATOR_ACTS else MasterKeyRole.ADMIN
 
 
-def is_permitted(caller: MasterKeyPrincipal, endpoint: str | None) -> bool:
-    """Return whether a master key's role includes an act of `/v1/platform`."""
-    return caller.role in {MasterKeyRole.ADMIN, needed_role(endpoint)}
-
-
 def assert_role(request: ClientRequest, caller: MasterKeyPrincipal) -> None:
     """Check that a master key's role includes the requested operation. Raises: InsufficientScope."""
-    if request.method in {"GET", "HEAD"} or is_permitted(caller, request.endpoint):
-        return
     needed = needed_role(request.endpoint)
+    if caller.role in {MasterKeyRole.ADMIN, needed} or request.method in {"GET", "HEAD"}:
+        return
     raise InsufficientScope(f"This operation needs the master key of an {needed}; this one has the role {caller.role}.")

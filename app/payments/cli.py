@@ -6,6 +6,7 @@ import click
 from flask.cli import AppGroup
 
 from app.core.chains import ChainName
+from app.core.money import usd_string
 from app.db.unit_of_work import read_only_unit
 from app.errors import ServiceError
 from app.idempotency.service import Claim
@@ -25,8 +26,8 @@ group = AppGroup("treasury", help="The recipients of payments, and the settlemen
 
 @group.command("show")
 def show() -> None:
-    """Show the recipients, the settlement key's addresses, their balances, and the budget of failed payments."""
-    budget_usd = app_state().settings.x402_failed_gas_usd_per_day
+    """Show the recipients, the settlement key's addresses, balances, and the budget of failed payments."""
+    budget_usd = usd_string(settlement_risks.budget_nanos())
     with read_only_unit() as session:
         used = settlement_risks.failed_by_chain(session, of_budget=True)
     for chain in app_state().ports.facilitators:
@@ -39,9 +40,7 @@ def show() -> None:
             continue
         click.echo(f"{chain.value}: signed payments are submitted by {settler} ({_format_balances(chain, settler)})")
         click.echo(f"{chain.value}: {_gas_status(chain)}")
-        click.echo(
-            f"{chain.value}: payments that failed used {used.get(chain, 0)} of {budget_usd} USD for gas in a day"
-        )
+        click.echo(f"{chain.value}: failed payments used {usd_string(used[chain])} of {budget_usd} USD of gas in a day")
 
 
 @group.command("withdraw")

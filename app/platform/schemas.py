@@ -123,9 +123,9 @@ ListedAgents = page_schema("ListedAgents", "agents", ListedAgent, "A page of age
 class WatchedWallet(WalletShape):
     """A wallet with its limits, and what counts against them in each window."""
 
-    usage_today = fields.Nested(SpendingWindowShape, required=True, attribute="usage.today")
-    usage_week = fields.Nested(SpendingWindowShape, required=True, attribute="usage.week")
-    usage_month = fields.Nested(SpendingWindowShape, required=True, attribute="usage.month")
+    usage_today = fields.Nested(SpendingWindowShape, required=True, attribute="spending_status.today")
+    usage_week = fields.Nested(SpendingWindowShape, required=True, attribute="spending_status.week")
+    usage_month = fields.Nested(SpendingWindowShape, required=True, attribute="spending_status.month")
 
 
 class ShownAgent(ListedAgent):

@@ -30,7 +30,7 @@ from app.identity import service as identity
 from app.identity.principal import KeyKind
 from app.identity.service import AgentSnapshot
 from app.platform import personal_data
-from app.spending import controls as spending_controls
+from app.spending.controls import status_of
 from app.spending.policy import DEFAULT, Controls
 from app.state import app_state
 from app.wallets.core import custody, wallets
@@ -302,10 +302,8 @@ def parse_agent_id(agent_id: str) -> str:
 
 def _agent_detail(session: Session, agent_id: str) -> AgentView:
     agent = identity.get_agent(session, agent_id)
-    owned = [
-        replace(each, spending_status=spending_controls.read_status(session, each.id))
-        for each in wallets.all_of(session, agent.id)
-    ]
+    found = wallets.all_of(session, agent.id)
+    owned = [replace(each, spending_status=status_of(session, each.id)) for each in found]
     [view] = _agent_views(session, [agent], {agent.id: owned[0]} if owned else {})
     return replace(view, wallets=tuple(owned))
 

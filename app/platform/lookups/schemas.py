@@ -5,14 +5,14 @@ from marshmallow import fields
 from app.approvals.schemas import ApprovalShape
 from app.core.chains import USDC
 from app.core.money import TokenAmount
-from app.events.schemas import AccountEvent, TypesInQuery
+from app.events.schemas import AccountEvent
 from app.payments.claimed_payments import PaymentStatus
 from app.platform.schemas import AuditEntryShape, AuditHeadShape
 from app.shopping.schemas import PurchaseQuery, PurchaseShape, PurchaseSummaryShape
 from app.usage.routes import UsageLogShape
 from app.wallets.api.schemas import TransactionShape
 from app.web.fields import Identifier, Instant, Usd
-from app.web.schemas import PageQuery, Schema, page_schema
+from app.web.schemas import Schema, page_schema
 
 
 class AuditVerification(Schema):
@@ -53,33 +53,26 @@ class SoldPurchase(PurchaseShape, SoldPurchaseSummary):
 SoldPurchases = page_schema("SoldPurchases", "purchases", SoldPurchaseSummary, "A page of purchases, newest first.")
 
 
-class AgentEventsQuery(PageQuery):  # type: ignore[misc, valid-type]
-    """Filters of an agent's events."""
-
-    types = TypesInQuery(load_default=None, metadata={"description": "Types, separated by commas.", "type": "string"})
-
-
 AgentEvents = page_schema("AgentEvents", "events", AccountEvent, "A page of events, newest first.")
 
 
 class TreasuryChain(Schema):
-    """A chain: who receives payments, who submits signed ones, and what its wallets held when they were last read."""
+    """What the service's wallets held on a chain when they were last read, and who receives payments."""
 
-    chain = fields.String(required=True)
-    recipient, settler = fields.String(required=True, allow_none=True), fields.String(required=True, allow_none=True)
-    treasury_usdc = fields.String(required=True, allow_none=True)
-    submissions_left = fields.Integer(required=True)
+    chain = fields.String(required=True, attribute="row.chain")
+    recipient = fields.String(required=True)
+    treasury_usdc = fields.String(required=True)
+    submissions_left = fields.Integer(required=True, attribute="row.submissions_left")
     failed_gas_usd = Usd(required=True, attribute="failed_nanos")
-    failed_gas_left_usd = Usd(required=True, attribute="budget_left_nanos")
-    read_at = Instant(required=True)
+    failed_gas_left_usd = Usd(required=True, attribute="left_nanos")
+    read_at = Instant(required=True, attribute="row.read_at")
 
 
 class TreasuryShape(Schema):
-    """The service's own wallets, and what they owe."""
+    """The service's own wallets, what sellers are owed, and the daily budget of each chain for payments that fail."""
 
-    treasury_usdc = fields.String(required=True)
     owed_usd = Usd(required=True, attribute="owed_nanos")
-    failed_gas_budget_usd = Usd(required=True, attribute="failed_gas_budget_nanos")
+    failed_gas_budget_usd = Usd(required=True, attribute="budget_nanos")
     chains = fields.List(fields.Nested(TreasuryChain), required=True)
 
 

@@ -14,15 +14,8 @@ from app.identity import guards
 from app.identity.budgets import SharedBudget
 from app.identity.key_limits import LimitedKey
 from app.platform.agents.service import parse_agent_id
+from app.platform.shared_budgets import schemas
 from app.platform.shared_budgets import service as budgets
-from app.platform.shared_budgets.schemas import (
-    BudgetChanges,
-    BudgetPage,
-    BudgetQuery,
-    BudgetShape,
-    NewBudget,
-    columns_of,
-)
 from app.web.blueprint import Blueprint
 from app.web.schemas import PageQuery, assert_any_field
 
@@ -33,40 +26,40 @@ blp = Blueprint("platform_budgets", guard=guards.MASTER_KEY, url_prefix="/v1/pla
 @idempotent(
     owner=guards.acting_key_id, rebuild=budgets.get, note="Repeating a request with the same key creates nothing."
 )
-@blp.arguments(NewBudget)
-@blp.response(201, BudgetShape)
+@blp.arguments(schemas.NewBudget)
+@blp.response(201, schemas.BudgetShape)
 @blp.raises(LimitReached)
 def create_budget(body: dict[str, Any], claim: Claim) -> SharedBudget:
     """Create a budget that agents, keys and wallets share."""
-    return budgets.create(current_actor(), columns_of(body), claim=claim)
+    return budgets.create(current_actor(), schemas.columns_of(body), claim=claim)
 
 
 @blp.get("/budgets")
-@blp.arguments(BudgetQuery, location="query")
-@blp.response(200, BudgetPage)
+@blp.arguments(schemas.BudgetQuery, location="query")
+@blp.response(200, schemas.BudgetPage)
 def list_budgets(query: dict[str, Any]) -> Page[SharedBudget]:
     """List budgets with what is left of them, oldest first."""
     return budgets.list_budgets(**query)
 
 
 @blp.get("/budgets/<string:budget_id>")
-@blp.response(200, BudgetShape)
+@blp.response(200, schemas.BudgetShape)
 def get_budget(budget_id: str) -> SharedBudget:
     """Read a budget, and what is left of it."""
     return budgets.get(budget_id)
 
 
 @blp.patch("/budgets/<string:budget_id>")
-@blp.arguments(BudgetChanges)
-@blp.response(200, BudgetShape)
+@blp.arguments(schemas.BudgetChanges)
+@blp.response(200, schemas.BudgetShape)
 def change_budget(body: dict[str, Any], budget_id: str) -> SharedBudget:
     """Change a budget; what was used stays used."""
-    assert_any_field(body, BudgetChanges)
-    return budgets.change(current_actor(), budget_id, columns_of(body))
+    assert_any_field(body, schemas.BudgetChanges)
+    return budgets.change(current_actor(), budget_id, schemas.columns_of(body))
 
 
 @blp.delete("/budgets/<string:budget_id>")
-@blp.response(200, BudgetShape)
+@blp.response(200, schemas.BudgetShape)
 def delete_budget(budget_id: str) -> SharedBudget:
     """Delete a budget; its members then spend without it."""
     return budgets.delete(current_actor(), budget_id)

@@ -13,7 +13,8 @@ from app.web.schemas import PageQuery, Schema, page_schema
 
 _MEMBERS = ma.validate.Length(max=1000, error="must have at most 1000 entries")
 _MINUTES = ma.validate.Range(min=1, max=1440, error="must be between 1 and 1440")
-_OF_AGENT = "Only those that this agent, one of its keys or one of its wallets belongs to."
+_OF_AGENT = {"description": "Only those that this agent, one of its keys or one of its wallets belongs to."}
+BudgetQuery: Any = PageQuery.from_dict({"agent_id": Identifier(load_default=None, metadata=_OF_AGENT)})
 _PAYMENTS = ma.validate.Range(min=0, max=10**6, error="must be between 0 and 1000000")
 
 
@@ -22,12 +23,6 @@ class TaggedKeys(Schema):
 
     agent_id = Identifier(required=True)
     tag = Tag(required=True)
-
-
-class BudgetQuery(PageQuery):  # type: ignore[misc, valid-type]
-    """The budgets to list."""
-
-    agent_id = Identifier(load_default=None, metadata={"description": _OF_AGENT})
 
 
 class BudgetMembers(Schema):

@@ -26,7 +26,6 @@ from app.identity.service import AgentSnapshot
 from app.ports.vault import NewWallet
 from app.spending import accounts as spending_accounts
 from app.spending import controls as spending_controls
-from app.spending.controls import SpendingStatus
 from app.spending.policy import DEFAULT, ApprovedPayment, Controls
 from app.state import app_state
 from app.wallets.core import custody
@@ -67,13 +66,8 @@ class WalletView:
     spending_controls: Controls | None = None
     # What its owner approved, while that is executed.
     approved: ApprovedPayment | None = None
-    # Its row of `spending.controls.read_status`, if it was read with the wallet.
+    # Its row of `spending.controls.read_status`, or what `status_of` returns, if it was read with the wallet.
     spending_status: Any = field(default=None, repr=False, compare=False)
-
-    @property
-    def usage(self) -> SpendingStatus:
-        """Return what counts against its limits, if its row was read with it."""
-        return spending_controls.status_from_row(self.spending_status)
 
     def address_on(self, chain: ChainName) -> str:
         return self.addresses[chain.value]
