@@ -155,8 +155,8 @@ class MasterKeyPrincipal:
         return self.role is MasterKeyRole.ADMIN and not self.in_console
 
 
-SHELL = MasterKeyPrincipal("shell", "shell", in_console=True)
-"""The caller of `flask platform`; no key that is sent has this id."""
+SHELL = MasterKeyPrincipal("00000000-0000-4000-8000-0000000005e1", "shell", in_console=True)
+"""The caller of `flask platform`, who owns its idempotency keys; no master key has this id."""
 _OPERATOR_ACTS = frozenset({
     "platform.freeze_agent", "platform.unfreeze_agent", "platform.revoke_claim_code", "platform.revoke_gateway_key",
     "platform.pause_service", "platform.resume_service", "platform_events.test_platform_webhook",
