@@ -18,6 +18,10 @@ from app.web.schemas import FollowingQuery, PageQuery, Pagination, Schema, page_
 
 _SEARCH = "A part of a name or email address, or a wallet's address, or the id of an agent or wallet."
 _FROZEN = "Only agents that are frozen, or only those that are not."
+_USAGE = {
+    f"usage_{window}": fields.Nested(SpendingWindowShape, required=True, attribute=f"spending_status.{window}")
+    for window in ("today", "week", "month")
+}
 _CLAIMED = "Only agents that an owner has claimed, or only those that none has."
 _ACTORS = ["master_key", "owner", "command", "worker", "anonymous"]
 _AGENTS = ma.validate.Length(1, MAX_AGENTS, error=f"must name 1 to {MAX_AGENTS} agents")
@@ -120,21 +124,13 @@ class ListedAgent(Schema):
 ListedAgents = page_schema("ListedAgents", "agents", ListedAgent, "A page of agents, oldest first.")
 
 
-class WatchedWallet(WalletShape):
-    """A wallet with its limits, and what counts against them in each window."""
-
-    usage_today = fields.Nested(SpendingWindowShape, required=True, attribute="spending_status.today")
-    usage_week = fields.Nested(SpendingWindowShape, required=True, attribute="spending_status.week")
-    usage_month = fields.Nested(SpendingWindowShape, required=True, attribute="spending_status.month")
-
-
 class ShownAgent(ListedAgent):
     """An agent with all its wallets."""
 
     frozen_at = Instant(required=True, allow_none=True)
     claimed_email = fields.String(required=True, allow_none=True)
     rpm = fields.Integer(required=True, allow_none=True, attribute="requests_per_minute")
-    wallets = fields.List(fields.Nested(WatchedWallet), required=True)
+    wallets = fields.List(fields.Nested(WalletShape.from_dict(_USAGE, name="WatchedWallet")), required=True)
 
 
 class AgentBody(Schema):

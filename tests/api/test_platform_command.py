@@ -11,6 +11,7 @@ from click.testing import Result
 from flask import Flask
 
 from app.core.identifiers import new_id
+from app.events import fan_out
 from tests.api.test_console_lookups import SECTIONS, acts_of
 from tests.support.agents import Agent, register
 from tests.support.fake_shopper import FakeShopper
@@ -121,6 +122,20 @@ def test_what_cannot_be_called_is_refused_with_a_reason(
     assert done.exit_code == code, done.output
     assert said in done.output
     assert "Traceback" not in done.output
+
+
+def test_a_webhook_that_the_command_made_is_served(app: Flask, run: Callable[..., Result]) -> None:
+    agent = register(app.test_client(), name="Ada")
+    made = json.loads(run("create_platform_webhook", "url=https://hooks.example.com/x", 'types=["wallet.*"]').stdout)
+    assert (made["created_by"], made["status"], made["secret"][:6]) == (None, "enabled", "whsec_")
+    run("freeze_agent", f"agent_id={agent.id}")
+    with app.app_context():
+        fan_out.number_all()
+    listed = json.loads(run("list_platform_webhook_deliveries", f"webhook_id={made['id']}").stdout)
+    assert listed["pagination"]["total"] == 1
+    assert json.loads(run("test_platform_webhook", f"webhook_id={made['id']}").stdout)["event_id"]
+    exported = json.loads(run("export_personal_data", f"agent_id={agent.id}").stdout)
+    assert exported["tables"]["agents"][0]["name"] == "Ada"
 
 
 def test_no_key_in_a_request_is_the_shell(app: Flask) -> None:
