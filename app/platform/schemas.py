@@ -18,7 +18,7 @@ from app.web.schemas import FollowingQuery, PageQuery, Pagination, Schema, page_
 
 _SEARCH = "A part of a name or email address, or a wallet's address, or the id of an agent or wallet."
 _FROZEN = "Only agents that are frozen, or only those that are not."
-_USAGE = {
+_USAGE: Any = {
     f"usage_{window}": fields.Nested(SpendingWindowShape, required=True, attribute=f"spending_status.{window}")
     for window in ("today", "week", "month")
 }

@@ -11,7 +11,7 @@ from click.testing import Result
 from flask import Flask
 
 from app.core.identifiers import new_id
-from app.events import fan_out
+from app.events import feed
 from tests.api.test_console_lookups import SECTIONS, acts_of
 from tests.support.agents import Agent, register
 from tests.support.fake_shopper import FakeShopper
@@ -130,7 +130,7 @@ def test_a_webhook_that_the_command_made_is_served(app: Flask, run: Callable[...
     assert (made["created_by"], made["status"], made["secret"][:6]) == (None, "enabled", "whsec_")
     run("freeze_agent", f"agent_id={agent.id}")
     with app.app_context():
-        fan_out.number_all()
+        feed.number_all()
     listed = json.loads(run("list_platform_webhook_deliveries", f"webhook_id={made['id']}").stdout)
     assert listed["pagination"]["total"] == 1
     assert json.loads(run("test_platform_webhook", f"webhook_id={made['id']}").stdout)["event_id"]
