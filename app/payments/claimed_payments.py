@@ -44,6 +44,7 @@ class PaymentStatus(StrEnum):
     CLOSED = "closed"
     VOID = "void"
     REVERSED = "reversed"
+    REFUNDED = "refunded"
 
 
 _EVENTS = {
@@ -81,12 +82,18 @@ PAYMENTS = StateMachine(
             PaymentStatus.AUTHORIZED,
         },
         # `reversed` when a reorg reversed it permanently.
-        PaymentStatus.PAID: {PaymentStatus.SERVING, PaymentStatus.CLOSED, PaymentStatus.REVERSED},
+        PaymentStatus.PAID: {
+            PaymentStatus.SERVING, PaymentStatus.CLOSED, PaymentStatus.REVERSED, PaymentStatus.REFUNDED,
+        },
         # `paid` again when the call is known not to have been served.
-        PaymentStatus.SERVING: {PaymentStatus.SERVED, PaymentStatus.PAID, PaymentStatus.REVERSED},
+        PaymentStatus.SERVING: {
+            PaymentStatus.SERVED, PaymentStatus.PAID, PaymentStatus.REVERSED, PaymentStatus.REFUNDED,
+        },
         # `paid` again when the purchase was refunded.
-        PaymentStatus.SERVED: {PaymentStatus.PAID, PaymentStatus.REVERSED},
-        PaymentStatus.CLOSED: {PaymentStatus.REVERSED},
+        PaymentStatus.SERVED: {PaymentStatus.PAID, PaymentStatus.REVERSED, PaymentStatus.REFUNDED},
+        PaymentStatus.CLOSED: {PaymentStatus.REVERSED, PaymentStatus.REFUNDED},
+        # `refunded` again when what returned it has failed.
+        PaymentStatus.REFUNDED: {PaymentStatus.REFUNDED, PaymentStatus.REVERSED},
     },
     logger=structlog.get_logger(__name__),
     announce=_announce,
@@ -119,7 +126,9 @@ _HAS_ATTEMPTS = and_(_PAYMENTS.c.tries < MAX_ATTEMPTS, _PAYMENTS.c.paid_at > bin
 _NEXT_TRY = _PAYMENTS.c.tries + 1
 _NO_OUTCOME = {PaymentStatus.AUTHORIZED, PaymentStatus.SETTLING}
 _HAS_NO_OUTCOME = Payment.status.in_([each.value for each in _NO_OUTCOME])
-_COMPLETED_STATUSES = {PaymentStatus.PAID, PaymentStatus.SERVING, PaymentStatus.SERVED, PaymentStatus.CLOSED}
+_COMPLETED_STATUSES = {
+    PaymentStatus.PAID, PaymentStatus.SERVING, PaymentStatus.SERVED, PaymentStatus.CLOSED, PaymentStatus.REFUNDED,
+}  # fmt: skip
 
 
 def transaction_claim_key(chain: ChainName, tx_hash: str) -> str:
@@ -152,6 +161,26 @@ def find_served(session: Session, payment_id: str, *, provider: str) -> Payment 
     """Return the payment for a call of a provider that was served and not reversed; None without one."""
     is_served = Payment.provider == provider, Payment.status == PaymentStatus.SERVED.value
     return session.scalar(select(Payment).where(Payment.id == payment_id, *is_served))
+
+
+def mark_refunded(session: Session, payment: Payment) -> bool:
+    """Record that a payment is returned: it serves nothing from now on. Return whether it is as it was read."""
+    status = PaymentStatus(payment.status)
+    return bool(PAYMENTS.move(session, payment.id, status, PaymentStatus.REFUNDED))
+
+
+def is_refundable(payment: Payment) -> bool:
+    """Return whether a payment was received, from a known payer, and no call can be running on it."""
+    can_run = payment.paid_at is None or clock.now() < payment.paid_at + 2 * RETRY_WINDOW
+    in_use = payment.status == PaymentStatus.SERVING and can_run
+    return payment.status in _COMPLETED_STATUSES and payment.paid_at is not None and not in_use
+
+
+def returned(session: Session, ids: Sequence[str]) -> dict[str, Payment]:
+    """Return the payments that were refunded, with those of some ids that were reversed since. For audits."""
+    reversed_since = and_(Payment.id.in_(ids), Payment.status == PaymentStatus.REVERSED.value)
+    is_returned = or_(Payment.status == PaymentStatus.REFUNDED.value, reversed_since)
+    return {each.id: each for each in session.scalars(select(Payment).where(is_returned))}
 
 
 def of_request(session: Session, request_id: str) -> Sequence[Payment]:

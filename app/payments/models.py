@@ -17,6 +17,7 @@ class Payment(Model):
     __tablename__ = "payments"
     __table_args__ = (
         Index("ix_payments_open", "status", "created_at"),
+        Index("ix_payments_created_at", "created_at", "id"),
         partial_index("ix_payments_request_id", "request_id", where="request_id IS NOT NULL"),
         CheckConstraint("tries >= 0", name="ck_payments_tries"),
     )

@@ -2,11 +2,12 @@
 
 Earnings are the revenue that the counters of calls have, which the audit compares with charges and payments, less the
 payments that a reorganisation reversed: a payout made before that is taken from later earnings. A payout or refund
-takes from them as soon as it is recorded, unless it has finally failed.
+takes from them as soon as it is recorded, unless it has finally failed. Refunds of payments that no seller has earned
+have no service and take nothing.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -87,8 +88,9 @@ def _reversed_nanos(session: Session, service_id: str = "") -> int:
 
 def owed_nanos(session: Session) -> int:
     """Return what the treasury owes all sellers: unpaid earnings less commission, and what is being paid."""
+    is_of_service = _COUNTS & Payout.service_id.is_not(None)
     taken, pending = accounts.sums_of(
-        session, case((_COUNTS, Payout.amount_nanos + Payout.commission_nanos), else_=0),
+        session, case((is_of_service, Payout.amount_nanos + Payout.commission_nanos), else_=0),
         case((Payout.status == PayoutStatus.PENDING.value, Payout.amount_nanos), else_=0),
     )  # fmt: skip
     (revenue,) = accounts.sums_of(session, ServiceTotal.revenue_nanos + 0)
@@ -109,7 +111,8 @@ def find_problems(session: Session) -> list[str]:
     payouts = session.scalars(select(Payout)).all()
     taken: Counter[str] = Counter()
     for each in payouts:
-        taken[each.service_id] += each.amount_nanos + each.commission_nanos if _counts(each) else 0
+        if each.service_id is not None and _counts(each):
+            taken[each.service_id] += each.amount_nanos + each.commission_nanos
     credited = {
         f"{REFUND_PREFIX}{each.call_id}": (each.recipient, each.amount_nanos)
         for each in payouts
@@ -123,11 +126,24 @@ def find_problems(session: Session) -> list[str]:
         ),
         *accounts.find_wrong_grants(session, REFUND_PREFIX, credited),
         *_wrong_transactions(session, {each.id: each for each in payouts if each.chain}),
+        *_wrong_payments(session, [each for each in payouts if each.service_id is None]),
     ]
 
 
 def _counts(payout: Payout) -> bool:
     return payout.status != PayoutStatus.FAILED
+
+
+def _wrong_payments(session: Session, refunds: Sequence[Payout]) -> Iterator[str]:
+    """Yield a sentence for each returned payment without a refund, and each refund that is not of such a payment."""
+    returned = claimed_payments.returned(session, [str(each.call_id) for each in refunds])
+    for each in refunds:
+        row = returned.get(str(each.call_id))
+        found = row and (row.chain, row.payer, row.units * NANOS_PER_UNIT >= each.amount_nanos)
+        if found != (each.chain, each.recipient, True):
+            yield f"refund {each.id} returned {each.amount_nanos} nano-dollars of {each.call_id}, which is {found}"
+    for payment_id in returned.keys() - {each.call_id for each in refunds}:
+        yield f"payment {payment_id} is refunded, and no refund has it"
 
 
 def _wrong_transactions(session: Session, payouts: dict[str, Payout]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from app.approvals import service as approvals
 from app.approvals.schemas import AwaitingApproval
 from app.audit_log.actors import current_actor, system_actor
 from app.catalog.models import Payout, Service
-from app.catalog.payouts import destinations, schemas
+from app.catalog.payouts import destinations, refunds, schemas
 from app.catalog.payouts import service as payouts
 from app.catalog.payouts.destinations import PayoutOrder
 from app.core.movement_kinds import MovementKind
@@ -88,6 +88,6 @@ def refund_call(body: dict[str, Any], service: Service, claim: Claim) -> Payout:
 
 
 def refund(of: Service, body: dict[str, Any], claim: Claim) -> Payout:
-    return payouts.refund(
+    return refunds.refund(
         of, body["call_id"], body["amount_usd"], actor=current_actor(), wait_seconds=wait_seconds(), claim=claim
     )

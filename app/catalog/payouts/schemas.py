@@ -34,7 +34,7 @@ class PayoutShape(Schema):
     """A payout or a refund. Without a chain, it is a refund in credits, or was made by the operator elsewhere."""
 
     id = fields.UUID(required=True)
-    service_id = fields.UUID(required=True)
+    service_id = fields.UUID(required=True, allow_none=True)
     kind = fields.String(required=True, metadata={"enum": list(PayoutKind)})
     status = fields.String(required=True, metadata={"enum": list(PayoutStatus)})
     amount_usd = Usd(required=True, attribute="amount_nanos")

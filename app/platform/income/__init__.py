@@ -1,0 +1,1 @@
+"""What calls brought in, what they cost, and the return of payments."""
