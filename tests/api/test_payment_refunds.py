@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import time_machine
 from flask import Flask
+from sqlalchemy import update
 
 from app.catalog.payouts import earnings
 from app.core import clock
@@ -17,14 +18,14 @@ from app.core.identifiers import new_id
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.identity.principal import MasterKeyRole
 from app.payments import claimed_payments, treasury
-from app.payments.claimed_payments import PAYMENTS, PaymentStatus
+from app.payments.models import Payment
 from app.payments.treasury import WalletRole
+from app.ports.errors import Unreachable
 from sandbox.evm import EvmNode
 from tests.api.test_payments_signed import fund_settlement
 from tests.support.chains import evm_chain, fund, usdc
 from tests.support.evm import sent as transfer
 from tests.support.faults import FaultyChain
-from tests.support.gateway import SEARCH
 from tests.support.operators import Operator, entries, operator
 from tests.support.payments import EvmPayer, Shop, by_hash, person_with, shop
 from workers import confirmations
@@ -46,20 +47,18 @@ def open_shop(
     yield from opened(build_app, sqlite_url, own_base_node, chain)
 
 
-def opened(
-    build_app: Callable[..., Flask], url: str, node: EvmNode, chain: FaultyChain, **more: Any
-) -> Iterator[Shop]:
+def opened(build_app: Callable[..., Flask], url: str, node: EvmNode, chain: FaultyChain, **more: Any) -> Iterator[Shop]:
     with shop(build_app, url, {BASE: chain}, **{**SETTINGS, **more}) as made:
         fund_settlement(made, node)
         fund(node, treasury.wallet(WalletRole.TREASURY, BASE).address_on(BASE), eth=0, dollars=50)
         yield made
 
 
-def look(node: EvmNode) -> None:
+def look(node: EvmNode, *, minutes: int = 2) -> None:
     """Let workers settle what is pending, with blocks that are final."""
     node.mine(80)
     for number in range(1, 4):
-        with time_machine.travel(clock.now() + timedelta(minutes=2 * number), tick=True):
+        with time_machine.travel(clock.now() + timedelta(minutes=minutes * number), tick=True):
             confirmations.confirm("base")
 
 
@@ -83,6 +82,11 @@ def reason(answer: Any) -> str:
 
 def held(chain: FaultyChain, address: str) -> int:
     return chain.real.balances(address).of(USDC).units
+
+
+def change(payment_id: str, **values: Any) -> None:
+    with unit_of_work() as session:
+        session.execute(update(Payment).where(Payment.id == payment_id).values(values))
 
 
 def statuses(made: Shop) -> list[str]:
@@ -139,12 +143,9 @@ def test_an_overpayment_is_returned_whole_or_in_part(
 def test_what_several_addresses_paid_together_is_returned_to_none_of_them(
     open_shop: Shop, own_base_node: EvmNode
 ) -> None:
-    payer, payment_id = paid(open_shop, own_base_node)
-    del payer
+    _, payment_id = paid(open_shop, own_base_node)
     who = operator(open_shop.app.test_client())
-    with unit_of_work() as session:
-        session.get_one(claimed_payments.Payment, payment_id).rail = "hash"
-        session.get_one(claimed_payments.Payment, payment_id).payer = EvmPayer(own_base_node).address
+    change(payment_id, rail="hash", payer=EvmPayer(own_base_node).address)
     assert reason(refund(who, payment_id)) == "payer_unknown"
     assert statuses(open_shop) == ["paid"]
 
@@ -157,19 +158,17 @@ def test_what_several_addresses_paid_together_is_returned_to_none_of_them(
     ],
 )  # fmt: skip
 def test_only_what_was_received_and_no_call_uses_is_returned(
-    open_shop: Shop, own_base_node: EvmNode, status: str, hours: int, allowed: bool
+    open_shop: Shop, own_base_node: EvmNode, status: str, hours: int, *, allowed: bool
 ) -> None:
     _, payment_id = paid(open_shop, own_base_node)
-    with unit_of_work() as session:
-        session.get_one(claimed_payments.Payment, payment_id).status = status
+    change(payment_id, status=status)
     who = operator(open_shop.app.test_client())
     with time_machine.travel(clock.now() + timedelta(hours=hours), tick=True):
         answer = refund(who, payment_id)
         assert answer.status_code == 201 if allowed else reason(answer) == "payment_not_refundable"
     assert statuses(open_shop) == ["refunded" if allowed else status]
     if not allowed:
-        with unit_of_work() as session:
-            session.get_one(claimed_payments.Payment, payment_id).status = "paid"
+        change(payment_id, status="paid")
 
 
 def test_a_call_that_begins_while_a_refund_is_prepared_keeps_its_payment(
@@ -182,7 +181,7 @@ def test_a_call_that_begins_while_a_refund_is_prepared_keeps_its_payment(
         with unit_of_work() as session:
             assert claimed_payments.start_attempt(session, payment_id)
 
-    chain.running("draft_sponsored", begin) if hasattr(chain, "running") else begin()
+    chain.fail("draft", "before", begin)
     who = operator(open_shop.app.test_client())
     assert reason(refund(who, payment_id)) == "payment_not_refundable"
     assert (statuses(open_shop), held(chain, payer.address)) == (["serving"], before)
@@ -193,17 +192,20 @@ def test_a_call_that_begins_while_a_refund_is_prepared_keeps_its_payment(
 def test_a_refund_that_finally_failed_can_be_made_again(
     open_shop: Shop, chain: FaultyChain, own_base_node: EvmNode
 ) -> None:
-    del chain
-    _, payment_id = paid(open_shop, own_base_node)
-    who = operator(open_shop.app.test_client())
-    made = refund(who, payment_id).get_json()["id"]
-    from app.catalog.models import Payout, PayoutStatus  # noqa: PLC0415
-    from app.catalog.payouts.service import PAYOUTS  # noqa: PLC0415
-
-    del Payout
-    with unit_of_work() as session:
-        PAYOUTS.move(session, made, PayoutStatus.PAID, PayoutStatus.FAILED)
-    assert refund(who, payment_id).status_code == 201
+    payer, payment_id = paid(open_shop, own_base_node)
+    before, who = held(chain, payer.address), operator(open_shop.app.test_client())
+    chain.raising("broadcast", "before", Unreachable("node_down"))
+    chain.raising("rebroadcast", "before", Unreachable("node_down"), times=100)
+    assert refund(who, payment_id, Prefer="respond-async").get_json()["status"] == "pending"
+    assert reason(refund(who, payment_id)) == "refunded_before"
+    for minutes in (20, 40):
+        own_base_node.rpc("evm_increaseTime", 700)
+        look(own_base_node, minutes=minutes)
+    assert [each["status"] for each in who.get("/payouts").get_json()["payouts"]] == ["failed"]
+    # The clock of the node is ahead.
+    with time_machine.travel(clock.now() + timedelta(minutes=25), tick=True):
+        assert refund(who, payment_id).get_json()["status"] == "paid"
+    assert (held(chain, payer.address) - before, statuses(open_shop)) == (usdc(0.01), ["refunded"])
 
 
 def test_what_is_unknown_or_of_another_role_is_refused(open_shop: Shop, own_base_node: EvmNode) -> None:
@@ -230,27 +232,19 @@ def test_the_audit_finds_a_refund_that_is_not_of_its_payment(open_shop: Shop, ow
     assert refund(operator(open_shop.app.test_client()), payment_id).status_code == 201
     look(own_base_node)
 
+    [row] = open_shop.payments()
+
     def problems(**changed: Any) -> list[str]:
-        with unit_of_work() as session:
-            row = session.get_one(claimed_payments.Payment, payment_id)
-            before = {name: getattr(row, name) for name in changed}
-            for name, value in changed.items():
-                setattr(row, name, value)
-            session.flush()
+        change(payment_id, **changed)
+        with read_only_unit() as session:
             found = earnings.find_problems(session)
-            for name, value in before.items():
-                setattr(row, name, value)
+        change(payment_id, **{name: getattr(row, name) for name in changed})
         return found
 
-    assert problems() == []
+    assert problems(units=row.units) == []
     assert len(problems(payer="0x52908400098527886E0F7030069857D2E4169EE7")) == 1
     assert len(problems(units=9_999)) == 1
     assert len(problems(status="served")) == 1
     assert problems(status="reversed") == []
     with read_only_unit() as session:
         assert earnings.owed_nanos(session) == 0
-
-
-assert PAYMENTS
-assert PaymentStatus
-assert SEARCH
