@@ -330,12 +330,15 @@ def reversed_by_chain(session: Session) -> dict[str, int]:
     return dict(session.execute(rows).all())
 
 
-def revenue_by_provider(session: Session, *, prefix: str, status: PaymentStatus | None = None) -> dict[str, int]:
+def revenue_by_provider(
+    session: Session, *, prefix: str, status: PaymentStatus | None = None, before: datetime | None = None
+) -> dict[str, int]:
     """Return what served calls cost, in nano-dollars, by provider with a name that begins with `prefix`.
 
-    With a status, only what the payments that have it now were for.
+    With a status, only what the payments that have it now were for; with a time, those that were made before it.
     """
     of_status = [] if status is None else [Payment.status == status.value]
+    of_status += [] if before is None else [Payment.created_at < before]
     rows = session.execute(
         select(Payment.provider, func.sum(Payment.required_units))
         .where(Payment.provider.startswith(prefix, autoescape=True), Payment.served_at.is_not(None), *of_status)

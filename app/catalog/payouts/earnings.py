@@ -9,20 +9,24 @@ have no service and take nothing.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from sqlalchemy import case, exists, select
 from sqlalchemy.orm import Session
 
+from app.audit_log import trail
+from app.audit_log.trail import AuditAction
 from app.catalog import statistics
 from app.catalog.models import PROVIDER_PREFIX, Payout, PayoutKind, PayoutStatus, Service, ServiceTotal
 from app.core import clock
+from app.core.money import usd_string
 from app.core.movement_kinds import MovementKind
 from app.credits import accounts
 from app.db.tables import sums
 from app.identity import agents
 from app.payments import claimed_payments
 from app.payments.claimed_payments import NANOS_PER_UNIT, PaymentStatus
+from app.payments.x402.settlement import REVERSAL_WINDOW
 from app.state import app_state
 from app.wallets.core.lifecycle import MovementStatus
 from app.wallets.transactions import relayed
@@ -30,6 +34,10 @@ from app.wallets.transactions import relayed
 REFUND_PREFIX = "refund:"
 """Begins the reference of a grant that refunds a call."""
 _ALL_BPS = 10_000
+_ACTS = (
+    AuditAction.SERVICE_PAID, AuditAction.SERVICE_WRITTEN_OFF, AuditAction.SERVICE_CALL_REFUNDED,
+    AuditAction.PAYMENT_REFUNDED,
+)  # fmt: skip
 _COUNTS = Payout.status != PayoutStatus.FAILED.value
 
 
@@ -80,10 +88,11 @@ def read(session: Session, service_id: str) -> Earnings:
     )  # fmt: skip
 
 
-def _reversed_nanos(session: Session, service_id: str = "") -> int:
-    """Return what reversed payments were for, of a service or of all."""
-    prefix = f"{PROVIDER_PREFIX}{service_id}"
-    return sum(claimed_payments.revenue_by_provider(session, prefix=prefix, status=PaymentStatus.REVERSED).values())
+def _reversed_nanos(session: Session, service_id: str = "", *, before: datetime | None = None) -> int:
+    """Return what reversed payments were for, of a service or of all; only of those that were made before a time."""
+    prefix, status = f"{PROVIDER_PREFIX}{service_id}", PaymentStatus.REVERSED
+    found = claimed_payments.revenue_by_provider(session, prefix=prefix, status=status, before=before)
+    return sum(found.values())
 
 
 def owed_nanos(session: Session) -> int:
@@ -107,12 +116,17 @@ def owed_to_deleted(session: Session) -> dict[str, int]:
 
 
 def find_problems(session: Session) -> list[str]:
-    """Return one sentence for each payout or refund that its service, the ledger or a transaction contradicts."""
-    payouts = session.scalars(select(Payout)).all()
+    """Return one sentence for each payout or refund that its service, the ledger, a transaction or an act contradicts.
+
+    What takes from earnings knows of each payment that was reversed before: it is no later than the window for that.
+    """
+    payouts = session.scalars(select(Payout).order_by(Payout.created_at)).all()
     taken: Counter[str] = Counter()
+    last: dict[str, datetime] = {}
     for each in payouts:
         if each.service_id is not None and _counts(each):
             taken[each.service_id] += each.amount_nanos + each.commission_nanos
+            last[each.service_id] = each.created_at - REVERSAL_WINDOW
     credited = {
         f"{REFUND_PREFIX}{each.call_id}": (each.recipient, each.amount_nanos)
         for each in payouts
@@ -122,8 +136,13 @@ def find_problems(session: Session) -> list[str]:
         *(
             f"service {service_id}: {nanos} nano-dollars were paid out, refunded or kept, but it earned {revenue_nanos}"
             for service_id, nanos in taken.items()
-            if nanos > (revenue_nanos := statistics.totals(session, service_id).revenue_nanos)
+            if nanos
+            > (
+                revenue_nanos := statistics.totals(session, service_id).revenue_nanos
+                - _reversed_nanos(session, service_id, before=last[service_id])
+            )
         ),
+        *_wrong_acts(session, payouts),
         *accounts.find_wrong_grants(session, REFUND_PREFIX, credited),
         *_wrong_transactions(session, {each.id: each for each in payouts if each.chain}),
         *_wrong_payments(session, [each for each in payouts if each.service_id is None]),
@@ -132,6 +151,23 @@ def find_problems(session: Session) -> list[str]:
 
 def _counts(payout: Payout) -> bool:
     return payout.status != PayoutStatus.FAILED
+
+
+def _wrong_acts(session: Session, payouts: Sequence[Payout]) -> Iterator[str]:
+    """Yield a sentence for each row and entry of the audit log that differ in service, amount or commission.
+
+    A payout without a chain may have no entry: an operator records those that a restored database lacks.
+    """
+    names = ("service_id", "amount_usd", "commission_usd")
+    recorded = {act["payout_id"]: tuple(act[name] for name in names) for act in trail.changes_by(session, *_ACTS)}
+    made = {
+        each.id: (each.service_id, usd_string(each.amount_nanos), usd_string(each.commission_nanos))
+        for each in payouts
+        if each.id in recorded or each.chain or each.kind != PayoutKind.PAYOUT
+    }
+    for payout_id in sorted(made.keys() | recorded.keys()):
+        if made.get(payout_id) != recorded.get(payout_id):
+            yield f"payout {payout_id}: the audit log has {recorded.get(payout_id)}, the table {made.get(payout_id)}"
 
 
 def _wrong_payments(session: Session, refunds: Sequence[Payout]) -> Iterator[str]:
