@@ -269,12 +269,6 @@ def list_entries(
     return Page(session.execute(rows).all(), total, page), head
 
 
-def changes_by(session: Session, *actions: AuditAction) -> list[Mapping[str, Any]]:
-    """Return what all acts of some kinds have changed, oldest first. For audits."""
-    recorded = select(AuditEntry.after).where(AuditEntry.action.in_(actions)).order_by(AuditEntry.number)
-    return [each or {} for each in session.scalars(recorded)]
-
-
 def get_entry(session: Session, entry_id: str) -> AuditEntryRow:
     """Return one entry. Works in a read-only unit. Raises: NotFound."""
     row = session.execute(_entries().where(AuditEntry.id == entry_id)).one_or_none()

@@ -68,6 +68,7 @@ def _announce(session: Session, row: Any, status: PaymentStatus, _reason: str | 
     outbox.record(session, event, agent_id=None, object_id=row.id, data=data)
 
 
+_TAKEN_BACK = {PaymentStatus.REVERSED, PaymentStatus.REFUNDED}
 PAYMENTS = StateMachine(
     Payment.status,
     initial={PaymentStatus.SETTLING, PaymentStatus.PAID, PaymentStatus.AUTHORIZED},
@@ -81,19 +82,14 @@ PAYMENTS = StateMachine(
             PaymentStatus.PAID, PaymentStatus.CLOSED, PaymentStatus.VOID, PaymentStatus.SERVED, PaymentStatus.REVERSED,
             PaymentStatus.AUTHORIZED,
         },
-        # `reversed` when a reorg reversed it permanently.
-        PaymentStatus.PAID: {
-            PaymentStatus.SERVING, PaymentStatus.CLOSED, PaymentStatus.REVERSED, PaymentStatus.REFUNDED,
-        },
+        # `reversed` when a reorg reversed it permanently; `refunded` again when what returned it has failed.
+        PaymentStatus.PAID: {PaymentStatus.SERVING, PaymentStatus.CLOSED, *_TAKEN_BACK},
         # `paid` again when the call is known not to have been served.
-        PaymentStatus.SERVING: {
-            PaymentStatus.SERVED, PaymentStatus.PAID, PaymentStatus.REVERSED, PaymentStatus.REFUNDED,
-        },
+        PaymentStatus.SERVING: {PaymentStatus.SERVED, PaymentStatus.PAID, *_TAKEN_BACK},
         # `paid` again when the purchase was refunded.
-        PaymentStatus.SERVED: {PaymentStatus.PAID, PaymentStatus.REVERSED, PaymentStatus.REFUNDED},
-        PaymentStatus.CLOSED: {PaymentStatus.REVERSED, PaymentStatus.REFUNDED},
-        # `refunded` again when what returned it has failed.
-        PaymentStatus.REFUNDED: {PaymentStatus.REFUNDED, PaymentStatus.REVERSED},
+        PaymentStatus.SERVED: {PaymentStatus.PAID, *_TAKEN_BACK},
+        PaymentStatus.CLOSED: _TAKEN_BACK,
+        PaymentStatus.REFUNDED: _TAKEN_BACK,
     },
     logger=structlog.get_logger(__name__),
     announce=_announce,
@@ -126,9 +122,7 @@ _HAS_ATTEMPTS = and_(_PAYMENTS.c.tries < MAX_ATTEMPTS, _PAYMENTS.c.paid_at > bin
 _NEXT_TRY = _PAYMENTS.c.tries + 1
 _NO_OUTCOME = {PaymentStatus.AUTHORIZED, PaymentStatus.SETTLING}
 _HAS_NO_OUTCOME = Payment.status.in_([each.value for each in _NO_OUTCOME])
-_COMPLETED_STATUSES = {
-    PaymentStatus.PAID, PaymentStatus.SERVING, PaymentStatus.SERVED, PaymentStatus.CLOSED, PaymentStatus.REFUNDED,
-}  # fmt: skip
+COMPLETED = {each for each, to in PAYMENTS.permitted.items() if PaymentStatus.REFUNDED in to}
 
 
 def transaction_claim_key(chain: ChainName, tx_hash: str) -> str:
@@ -155,32 +149,6 @@ def get(session: Session, payment_id: str) -> PaymentRow:
     """Return a payment. Raises: NoResultFound."""
     payment: PaymentRow = _BY_ID.one(session, {"of_payment": payment_id})
     return payment
-
-
-def find_served(session: Session, payment_id: str, *, provider: str) -> Payment | None:
-    """Return the payment for a call of a provider that was served and not reversed; None without one."""
-    is_served = Payment.provider == provider, Payment.status == PaymentStatus.SERVED.value
-    return session.scalar(select(Payment).where(Payment.id == payment_id, *is_served))
-
-
-def mark_refunded(session: Session, payment: Payment) -> bool:
-    """Record that a payment is returned: it serves nothing from now on. Return whether it is as it was read."""
-    status = PaymentStatus(payment.status)
-    return bool(PAYMENTS.move(session, payment.id, status, PaymentStatus.REFUNDED))
-
-
-def is_refundable(payment: Payment) -> bool:
-    """Return whether a payment was received, from a known payer, and no call can be running on it."""
-    can_run = payment.paid_at is None or clock.now() < payment.paid_at + 2 * RETRY_WINDOW
-    in_use = payment.status == PaymentStatus.SERVING and can_run
-    return payment.status in _COMPLETED_STATUSES and payment.paid_at is not None and not in_use
-
-
-def returned(session: Session, ids: Sequence[str]) -> dict[str, Payment]:
-    """Return the payments that were refunded, with those of some ids that were reversed since. For audits."""
-    reversed_since = and_(Payment.id.in_(ids), Payment.status == PaymentStatus.REVERSED.value)
-    is_returned = or_(Payment.status == PaymentStatus.REFUNDED.value, reversed_since)
-    return {each.id: each for each in session.scalars(select(Payment).where(is_returned))}
 
 
 def of_request(session: Session, request_id: str) -> Sequence[Payment]:
@@ -307,13 +275,13 @@ def relink_transaction(session: Session, payment_id: str, *, tx_hash: str) -> No
 
 def mark_reversed(session: Session, payment_id: str) -> bool:
     """Record a permanent reversal. The claims stay: the same authorization must not pay for another call."""
-    return bool(PAYMENTS.move(session, payment_id, _COMPLETED_STATUSES, PaymentStatus.REVERSED))
+    return bool(PAYMENTS.move(session, payment_id, COMPLETED, PaymentStatus.REVERSED))
 
 
 def find_by_transactions(session: Session, hashes: Iterable[str], *, since: datetime) -> list[Payment]:
     """Return the signed payments since then that landed in one of these transactions."""
     rows = select(Payment).where(
-        Payment.status.in_([each.value for each in _COMPLETED_STATUSES]),
+        Payment.status.in_([each.value for each in COMPLETED]),
         Payment.created_at >= since,
         Payment.rail != PaymentRail.HASH.value,
         Payment.tx_hash.in_(list(hashes)),

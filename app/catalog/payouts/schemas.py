@@ -1,9 +1,14 @@
 """Schemas of payouts and refunds."""
 
+import marshmallow as ma
 from marshmallow import fields
 
 from app.approvals.schemas import APPROVAL_NOTE
 from app.catalog.models import PayoutKind, PayoutStatus
+from app.catalog.payouts.refunds import is_refundable
+from app.core.chains import USDC
+from app.core.money import TokenAmount
+from app.payments.claimed_payments import PaymentStatus
 from app.web.fields import Address, Identifier, Instant, Symbol, Text, Usd
 from app.web.schemas import EXAMPLE_ID, PageQuery, Pagination, Schema, page_schema
 
@@ -23,11 +28,16 @@ class ApprovablePayout(PayoutBody):
     service_id = fields.String(required=True)
 
 
-class RefundBody(Schema):
+class RefundAmount(Schema):
+    """What to refund; without an amount, all that was paid."""
+
+    amount_usd = Usd(load_default=None, allow_none=True, metadata={"example": 1})
+
+
+class RefundBody(RefundAmount):
     """The call to refund; without an amount, all that was paid for it."""
 
     call_id = Text(required=True, metadata={"example": EXAMPLE_ID})
-    amount_usd = Usd(load_default=None, allow_none=True, metadata={"example": 1})
 
 
 class PayoutShape(Schema):
@@ -74,3 +84,29 @@ class PayoutQuery(PageQuery):  # type: ignore[misc, valid-type]
     """A page of payouts, of one service or of all."""
 
     service_id = Identifier(load_default=None)
+
+
+class PaymentsQuery(PageQuery):  # type: ignore[misc, valid-type]
+    """Filters of payments for calls."""
+
+    status = fields.String(load_default=None, validate=ma.validate.OneOf(list(PaymentStatus)))
+    provider, payer = Text(load_default=None), Text(load_default=None)
+
+
+class CallPayment(Schema):
+    """A payment by x402 or MPP for one call."""
+
+    id = fields.UUID(required=True)
+    provider, chain = fields.String(required=True), fields.String(required=True)
+    amount = fields.Function(lambda row: str(TokenAmount(row.units, USDC)), required=True, metadata={"type": "string"})
+    payer = fields.String(required=True, allow_none=True)
+    status = fields.String(required=True, metadata={"enum": list(PaymentStatus)})
+    refundable = fields.Function(
+        lambda row: row.status != PaymentStatus.REFUNDED and is_refundable(row), required=True,
+        metadata={"type": "boolean"},
+    )  # fmt: skip
+    tx_hash = fields.String(required=True, allow_none=True)
+    created_at = Instant(required=True)
+
+
+CallPayments = page_schema("CallPayments", "payments", CallPayment, "Payments for calls, newest first.")

@@ -1,4 +1,4 @@
-"""Payouts of earnings to sellers, and what refunds have in common with them.
+"""Payouts of earnings to sellers, and refunds to the payers of calls.
 
 What is paid in USDC is a transfer of the treasury's wallet, in the phases of every movement. The unit that signs it
 takes it from the earnings, which it locks: two payouts, or a payout and a refund, cannot take the same. It counts until
@@ -22,13 +22,14 @@ from app.authenticated import seal_of
 from app.catalog.models import Payout, PayoutKind, PayoutStatus, Service, ServiceTotal
 from app.catalog.payouts import destinations, earnings
 from app.catalog.payouts.destinations import PayoutOrder
-from app.catalog.payouts.earnings import Earnings
+from app.catalog.payouts.earnings import REFUND_PREFIX, Earnings
 from app.catalog.services import service as services
 from app.core import clock, identifiers
 from app.core.chains import USDC, ChainName
 from app.core.money import TokenAmount, nanos_from_usd, usd_from_nanos, usd_string
 from app.core.movement_kinds import MovementKind
 from app.core.pagination import Page, PageRequest
+from app.credits import accounts as credit_accounts
 from app.db import leases
 from app.db.leases import once_per_period
 from app.db.state_machine import StateMachine
@@ -40,7 +41,8 @@ from app.events.outbox import EventType
 from app.idempotency.service import Claim
 from app.identity import agents
 from app.payments import claimed_payments, treasury
-from app.payments.claimed_payments import NANOS_PER_UNIT
+from app.payments.claimed_payments import NANOS_PER_UNIT, PAYMENTS, PaymentStatus
+from app.payments.models import Payment
 from app.payments.treasury import WalletRole
 from app.ports.errors import PortError
 from app.spending.policy import ApprovedPayment
@@ -115,7 +117,7 @@ def pay_out(wallet: WalletView, order: PayoutOrder, *, wait_seconds: Decimal | N
     Raises: PayoutRefused, PayoutFailed, InvalidInput, NotFound, AddressNotAllowed; the errors of refused limits.
     """
     service = find_service(order.service_id, Service.agent_id == wallet.agent_id)
-    assert_offered()
+    _assert_offered()
     if service.is_suspended:
         raise refused("service_paused", "The operator has paused this service, so its earnings are not paid out.")
     nanos = earnings_of(service.id).payable_nanos
@@ -131,7 +133,7 @@ def pay_out(wallet: WalletView, order: PayoutOrder, *, wait_seconds: Decimal | N
         service, PayoutKind.PAYOUT, nanos, commission_nanos=commission_nanos, chain=name.value, recipient=recipient
     )
     payout.wallet_id = None if own is None else own.id
-    return send(payout, actor=order.actor, wait_seconds=wait_seconds, claim=claim, approved=wallet.approved)
+    return _send(payout, actor=order.actor, wait_seconds=wait_seconds, claim=claim, approved=wallet.approved)
 
 
 def write_off(service: Service, *, actor: Actor, claim: Claim) -> Payout:
@@ -150,19 +152,48 @@ def write_off(service: Service, *, actor: Actor, claim: Claim) -> Payout:
             raise refused("earnings_exceeded", text, available_usd=usd_from_nanos(payout.amount_nanos))
         payout.id, payout.closed_at = identifiers.new_id(), clock.now()
         claim.bind(session, payout.id)
-        take(session, payout, PayoutStatus.PAID, actor)
+        _take(session, payout, PayoutStatus.PAID, actor)
     return get(payout.id)
 
 
+def refund(made: Payout, nanos: int | None, *, actor: Actor, wait_seconds: Decimal | None, claim: Claim) -> Payout:
+    """Make a refund, of all or an amount, once: in credits, or in USDC to the address that paid.
+
+    That of a call is taken from the earnings that were not paid out, held ones included. Raises: PayoutRefused,
+    PayoutFailed, InvalidInput.
+    """
+    price_nanos, nanos = made.amount_nanos, made.amount_nanos if nanos is None else nanos
+    if not 0 < nanos <= price_nanos or (made.chain and nanos % NANOS_PER_UNIT):
+        text = f"must be more than 0, at most {usd_string(price_nanos)}, and for USDC have 6 decimals at most"
+        raise InvalidInput.field("amount_usd", text)
+    made.amount_nanos = nanos
+    if made.chain is None:
+        return _refund_in_credits(made, actor=actor, claim=claim)
+    _assert_offered()
+    return _send(made, actor=actor, wait_seconds=wait_seconds, claim=claim)
+
+
 def new(service: Service | None, kind: PayoutKind, nanos: int, *, commission_nanos: int = 0, **columns: Any) -> Payout:
-    payout = Payout(kind=kind.value, amount_nanos=nanos, commission_nanos=commission_nanos)
-    payout.service_id, payout.agent_id = (None, None) if service is None else (service.id, service.agent_id)
-    for name, value in columns.items():
-        setattr(payout, name, value)
-    return payout
+    of = {} if service is None else {"service_id": service.id, "agent_id": service.agent_id}
+    return Payout(kind=kind.value, amount_nanos=nanos, commission_nanos=commission_nanos, **of, **columns)
 
 
-def send(
+def _refund_in_credits(made: Payout, *, actor: Actor, claim: Claim) -> Payout:
+    made.id, made.closed_at, account_id = identifiers.new_id(), clock.now(), str(made.recipient)
+    with unit_of_work() as session:
+        # First, because it locks the account. Each call has one reference.
+        reference = f"{REFUND_PREFIX}{made.call_id}"
+        if not credit_accounts.grant(session, account_id, made.amount_nanos, reference=reference):
+            raise _refunded_before()
+        claim.bind(session, made.id)
+        _take(session, made, PayoutStatus.PAID, actor)
+        if session.scalar(select(agents.exists_with(account_id))):
+            data = {"call_id": made.call_id, "service_id": made.service_id, "amount_usd": usd_string(made.amount_nanos)}
+            outbox.record(session, EventType.REFUND_RECEIVED, agent_id=account_id, object_id=made.id, data=data)
+    return get(made.id)
+
+
+def _send(
     payout: Payout, *, actor: Actor, wait_seconds: Decimal | None, claim: Claim, approved: ApprovedPayment | None = None
 ) -> Payout:
     """Transfer USDC from the treasury, and take it from the earnings in the unit that signs the transfer.
@@ -179,7 +210,7 @@ def send(
 
     def record(session: Session, movement: TransactionView) -> None:
         payout.id = movement.id
-        take(session, payout, PayoutStatus.PENDING, actor)
+        _take(session, payout, PayoutStatus.PENDING, actor)
 
     try:
         sent = transfers.send(
@@ -199,17 +230,17 @@ def send(
     return get(sent.id)
 
 
-def take(session: Session, payout: Payout, status: PayoutStatus, actor: Actor) -> None:
+def _take(session: Session, payout: Payout, status: PayoutStatus, actor: Actor) -> None:
     """Record a payout or refund if the earnings cover it, and lock them until the unit ends. Raises: PayoutRefused."""
     leases.lock(session, f"payouts:{payout.service_id or payout.call_id}")
     if payout.call_id is not None and session.scalar(
         select(exists().where(Payout.call_id == payout.call_id, Payout.status != PayoutStatus.FAILED.value))
     ):
-        raise refunded_before()
+        raise _refunded_before()
+    if payout.payment is not None and not _mark_refunded(session, payout.payment):
+        raise refused("payment_not_refundable", "Something else has used this payment or reversed it; try again.")
     if payout.service_id is not None:
         _assert_earned(session, payout, payout.service_id)
-    elif payout.payment is None or not claimed_payments.mark_refunded(session, payout.payment):
-        raise refused("payment_not_refundable", "Something else has used this payment or reversed it; try again.")
     payout.created_at = clock.now()
     PAYOUTS.add(session, payout, status)
     after = {
@@ -223,6 +254,11 @@ def take(session: Session, payout: Payout, status: PayoutStatus, actor: Actor) -
     elif payout.service_id is None:
         action, subject_id = AuditAction.PAYMENT_REFUNDED, payout.call_id
     trail.record(session, actor, AuditEvent(action, subject_id, after=after))
+
+
+def _mark_refunded(session: Session, payment: Payment) -> bool:
+    """Let a payment pay for no call from now on; return whether it is as it was read."""
+    return bool(PAYMENTS.move(session, payment.id, PaymentStatus(payment.status), PaymentStatus.REFUNDED))
 
 
 def _assert_earned(session: Session, payout: Payout, service_id: str) -> None:
@@ -324,7 +360,7 @@ def _earning(minimum_nanos: int) -> Sequence[str]:
         ).all()
 
 
-def assert_offered() -> None:
+def _assert_offered() -> None:
     settings = app_state().settings
     if not settings.payouts_enabled:
         raise refused("not_offered", "This service does not pay out earnings; ask its operator.")
@@ -338,5 +374,5 @@ def refused(reason: str, message: str, **details: Any) -> PayoutRefused:
     return PayoutRefused(message, details={"reason": reason, **details})
 
 
-def refunded_before() -> PayoutRefused:
+def _refunded_before() -> PayoutRefused:
     return refused("refunded_before", "This call or payment was refunded before; each is refunded once.")

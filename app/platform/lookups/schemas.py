@@ -1,19 +1,16 @@
 """Responses about what operators look up across agents."""
 
-import marshmallow as ma
 from marshmallow import fields
 
 from app.approvals.schemas import ApprovalShape
-from app.core.chains import USDC
-from app.core.money import TokenAmount
+from app.catalog.payouts.schemas import CallPayment
 from app.events.schemas import AccountEvent
-from app.payments.claimed_payments import PaymentStatus, is_refundable
 from app.platform.schemas import AuditEntryShape, AuditHeadShape
 from app.shopping.schemas import PurchaseQuery, PurchaseShape, PurchaseSummaryShape
-from app.usage.routes import UsageLogShape
+from app.usage.routes import UsageLogShape, UsageSumShape
 from app.wallets.api.schemas import TransactionShape
-from app.web.fields import Identifier, Instant, Text, Usd
-from app.web.schemas import PageQuery, Schema, page_schema
+from app.web.fields import Identifier, Usd
+from app.web.schemas import Schema, page_schema
 
 
 class AuditVerification(Schema):
@@ -60,45 +57,18 @@ class ChargedCall(UsageLogShape):
     account_id = fields.UUID(required=True)
 
 
-class CallPayment(Schema):
-    """A payment by x402 or MPP for one call."""
+class MarginShape(UsageSumShape):
+    """The calls of one group, paid with credits or by payments, and their margin."""
 
-    id = fields.UUID(required=True)
-    provider, chain = fields.String(required=True), fields.String(required=True)
-    amount = fields.Function(lambda row: str(TokenAmount(row.units, USDC)), required=True, metadata={"type": "string"})
-    payer = fields.String(required=True, allow_none=True)
-    status = fields.String(required=True, metadata={"enum": list(PaymentStatus)})
-    tx_hash = fields.String(required=True, allow_none=True)
-    created_at = Instant(required=True)
-
-
-class ReceivedPayment(CallPayment):
-    """A payment by x402 or MPP, and whether it can be returned to its payer."""
-
-    required = fields.Function(lambda row: str(TokenAmount(row.required_units, USDC)), metadata={"type": "string"})
-    refundable = fields.Function(
-        lambda row: row.payer is not None and row.status != PaymentStatus.REFUNDED and is_refundable(row),
-        required=True, metadata={"type": "boolean"},
-    )  # fmt: skip
-    request_id = fields.String(required=True, allow_none=True)
+    model = fields.String(allow_none=True)
+    paid_usd = Usd(required=True, attribute="paid_nanos")
+    refunded_usd = Usd(required=True, attribute="refunded_nanos")
+    provider_usd = Usd(required=True, attribute="provider_nanos")
+    own_price_usd = Usd(required=True, attribute="own_price_nanos")
+    margin_usd = Usd(required=True, attribute="margin_nanos")
 
 
-class PaymentsQuery(PageQuery):  # type: ignore[misc, valid-type]
-    """Filters of payments."""
-
-    status = fields.String(load_default=None, validate=ma.validate.OneOf(list(PaymentStatus)))
-    provider, payer = Text(load_default=None), Text(load_default=None)
-
-
-ReceivedPayments = page_schema("ReceivedPayments", "payments", ReceivedPayment, "Payments for calls, newest first.")
-
-
-class PaymentRefundBody(Schema):
-    """What to return; without an amount, all that was received."""
-
-    amount_usd = Usd(load_default=None, allow_none=True, metadata={"example": 1})
-
-
+Margins = page_schema("Margins", "sums", MarginShape, "A page of sums, the dearest first.")
 _LISTS = {
     "transactions": TransactionShape, "calls": ChargedCall, "purchases": SoldPurchaseSummary, "payments": CallPayment,
     "approvals": ApprovalShape, "events": AccountEvent, "audit_entries": AuditEntryShape,

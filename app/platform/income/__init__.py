@@ -1,1 +1,0 @@
-"""What calls brought in, what they cost, and the return of payments."""
