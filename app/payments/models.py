@@ -126,7 +126,10 @@ class TopUp(Model):
     """
 
     __tablename__ = "topups"
-    __table_args__ = (Index("ix_topups_open", "chain", "closed_at"), Index("ix_topups_wallet_id", "wallet_id"))
+    __table_args__ = (
+        Index("ix_topups_open", "chain", "closed_at"), Index("ix_topups_wallet_id", "wallet_id"),
+        Index("ix_topups_account_id", "account_id"),
+    )  # fmt: skip
 
     transaction_id: Mapped[str] = mapped_column(ID, primary_key=True)
     wallet_id: Mapped[str] = mapped_column(ID)

@@ -61,13 +61,8 @@ def _refunded(session: Session, page: PageRequest) -> list[dict[str, Any]]:
     joined = select(*by, func.sum(Payout.amount_nanos)).outerjoin(Payment, Payment.id == Payout.call_id)
     joined = joined.where(*is_made, is_served, *within(table_of(Payout), page)).group_by(*by)
     return [
-        {
-            "day": day_of(day),
-            "provider": f"{PROVIDER_PREFIX}{of}" if of else provider,
-            "model": None,
-            "refunded_nanos": int(nanos),
-        }
-        for day, of, provider, nanos in session.execute(joined)
+        {"day": day_of(day), "provider": name or f"{PROVIDER_PREFIX}{of}", "model": None, "refunded_nanos": int(nanos)}
+        for day, of, name, nanos in session.execute(joined)
     ]
 
 

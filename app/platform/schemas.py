@@ -120,6 +120,7 @@ ListedAgents = page_schema("ListedAgents", "agents", ListedAgent, "A page of age
 class ShownAgent(ListedAgent):
     """An agent with all its wallets."""
 
+    owed_usd = Usd(required=True, attribute="owed_nanos")
     total_spent = Usd(required=True, attribute="spent_nanos")
     frozen_at = Instant(required=True, allow_none=True)
     claimed_email = fields.String(required=True, allow_none=True)

@@ -1,4 +1,4 @@
-"""Refunds of payments that no seller has earned, which have no service and no agent, and payments by time.
+"""Refunds of payments that no seller has earned, which have no service and no agent, payments by time, and top-ups by account.
 
 Revision: 0052; after: 0051
 """
@@ -17,7 +17,11 @@ down_revision = "0051"
 branch_labels = None
 depends_on = None
 
-_TABLE, _INDEX = "service_payouts", "ix_payments_created_at"
+_TABLE = "service_payouts"
+_INDEXES = (
+    ("ix_payments_created_at", "payments", ["created_at", "id"]),
+    ("ix_topups_account_id", "topups", ["account_id"]),
+)
 # SQLite copies the table, and would lose them.
 _CHECKS = (
     sa.CheckConstraint("amount_nanos > 0 AND commission_nanos >= 0", name="ck_service_payouts_amounts"),
@@ -27,10 +31,11 @@ _CHECKS = (
 
 
 def upgrade() -> None:
-    """Build the index while others write, then let the columns be empty; an interrupted one is done again."""
+    """Build the indexes while others write, then let the columns be empty: what was interrupted is done again."""
     with _concurrently() as options:
-        op.drop_index(_INDEX, "payments", if_exists=True, **options)
-        op.create_index(_INDEX, "payments", ["created_at", "id"], **options)
+        for name, table, columns in _INDEXES:
+            op.drop_index(name, table, if_exists=True, **options)
+            op.create_index(name, table, columns, **options)
     _alter(nullable=True)
 
 
@@ -40,7 +45,8 @@ def downgrade() -> None:
     op.execute(sa.delete(payouts).where(payouts.c.service_id.is_(None)))
     _alter(nullable=False)
     with _concurrently() as options:
-        op.drop_index(_INDEX, "payments", if_exists=True, **options)
+        for name, table, _ in _INDEXES:
+            op.drop_index(name, table, if_exists=True, **options)
 
 
 def _alter(*, nullable: bool) -> None:
