@@ -334,6 +334,7 @@ TABLE: dict[str, Access] = {
             ("DELETE", "/agents/<string:agent_id>/keys/<string:key_id>", 200),
             ("POST", "/services/<string:service_id>/pause", 200), ("POST", "/services/<string:service_id>/resume", 200),
             ("POST", "/services/<string:service_id>/refunds", 400), ("GET", "/payouts", 200),
+            ("GET", "/payments", 200), ("POST", "/payments/<string:payment_id>/refund", 404),
             ("POST", "/services/<string:service_id>/write-off", 409),
             ("GET", "/doctor", 200), ("GET", "/audit/verification", 200), ("GET", "/stuck-movements", 200),
             ("GET", "/purchases", 200),
