@@ -82,14 +82,14 @@ PAYMENTS = StateMachine(
             PaymentStatus.PAID, PaymentStatus.CLOSED, PaymentStatus.VOID, PaymentStatus.SERVED, PaymentStatus.REVERSED,
             PaymentStatus.AUTHORIZED,
         },
-        # `reversed` when a reorg reversed it permanently; `refunded` again when what returned it has failed.
+        # `reversed` when a reorg reversed it permanently.
         PaymentStatus.PAID: {PaymentStatus.SERVING, PaymentStatus.CLOSED, *_TAKEN_BACK},
         # `paid` again when the call is known not to have been served.
         PaymentStatus.SERVING: {PaymentStatus.SERVED, PaymentStatus.PAID, *_TAKEN_BACK},
         # `paid` again when the purchase was refunded.
         PaymentStatus.SERVED: {PaymentStatus.PAID, *_TAKEN_BACK},
         PaymentStatus.CLOSED: _TAKEN_BACK,
-        PaymentStatus.REFUNDED: _TAKEN_BACK,
+        PaymentStatus.REFUNDED: {PaymentStatus.REVERSED},
     },
     logger=structlog.get_logger(__name__),
     announce=_announce,
@@ -122,7 +122,7 @@ _HAS_ATTEMPTS = and_(_PAYMENTS.c.tries < MAX_ATTEMPTS, _PAYMENTS.c.paid_at > bin
 _NEXT_TRY = _PAYMENTS.c.tries + 1
 _NO_OUTCOME = {PaymentStatus.AUTHORIZED, PaymentStatus.SETTLING}
 _HAS_NO_OUTCOME = Payment.status.in_([each.value for each in _NO_OUTCOME])
-COMPLETED = {each for each, to in PAYMENTS.permitted.items() if PaymentStatus.REFUNDED in to}
+COMPLETED = {each for each, to in PAYMENTS.permitted.items() if PaymentStatus.REVERSED in to} - _NO_OUTCOME
 
 
 def transaction_claim_key(chain: ChainName, tx_hash: str) -> str:

@@ -508,6 +508,7 @@ class _Scene:
             "tag": "wallets",
             "operation": "transfer",
             "import_id": UNKNOWN_ID,
+            "payment_id": UNKNOWN_ID,
             # An access that is recorded in the audit log.
             "request_id": self.ops.get("/agents").headers["X-Request-Id"] if "platform/req" in rule else UNKNOWN_ID,
         }

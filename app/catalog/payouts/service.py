@@ -258,7 +258,10 @@ def _take(session: Session, payout: Payout, status: PayoutStatus, actor: Actor) 
 
 def _mark_refunded(session: Session, payment: Payment) -> bool:
     """Let a payment pay for no call from now on; return whether it is as it was read."""
-    return bool(PAYMENTS.move(session, payment.id, PaymentStatus(payment.status), PaymentStatus.REFUNDED))
+    status = PaymentStatus(payment.status)
+    if status is PaymentStatus.REFUNDED:  # what returned it has failed
+        return bool(claimed_payments.get(session, payment.id).status == status)
+    return bool(PAYMENTS.move(session, payment.id, status, PaymentStatus.REFUNDED))
 
 
 def _assert_earned(session: Session, payout: Payout, service_id: str) -> None:
