@@ -1,4 +1,4 @@
-"""What calls brought in, with credits and by payments, less refunds and what they cost at sellers and providers."""
+"""Margins: what calls brought in, by credits and payments, less refunds and their cost at sellers and providers."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a refund returns: the price of a call, which its service has earned, or a payment that no seller has earned."""
+"""Refunds: the price of a call, which its service has earned, or a payment of which no seller has earned anything."""
 
 from app.catalog.models import PROVIDER_PREFIX, Payout, PayoutKind, Service
 from app.catalog.payouts.service import find_service, new, refused
