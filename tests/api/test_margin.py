@@ -21,8 +21,7 @@ from app.payments import claimed_payments
 from app.payments.claimed_payments import PaymentRail, PaymentStatus
 from app.payments.models import Payment
 from app.usage import service as usage
-from app.usage.budget_counts import UsageCall
-from app.usage.service import MeteredUsage
+from app.usage.service import MeteredUsage, UsageCall
 from tests.support.agents import register
 from tests.support.earned import earn
 from tests.support.operators import Operator, operator

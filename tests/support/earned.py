@@ -13,8 +13,7 @@ from app.payments.claimed_payments import PaymentRail, PaymentStatus
 from app.payments.models import Payment
 from app.state import app_state
 from app.usage import service as usage
-from app.usage.budget_counts import UsageCall
-from app.usage.service import MeteredUsage
+from app.usage.service import MeteredUsage, UsageCall
 from sandbox.evm import EvmNode
 from tests.support.chains import usdc
 from tests.support.evm import sent

@@ -23,7 +23,7 @@ from app.db import leases
 from app.db.leases import ProcessKind
 from app.db.unit_of_work import unit_of_work
 from app.errors import ApprovalRequired
-from app.events import fan_out
+from app.events import feed
 from app.idempotency.service import Claim
 from app.ports.chain import Balances
 from app.ports.errors import Unreachable
@@ -32,8 +32,7 @@ from app.spending import holds as spending_holds
 from app.spending.approval_rules import ApprovalReason
 from app.spending.policy import SpendingRequest
 from app.usage import service as usage
-from app.usage.budget_counts import UsageCall
-from app.usage.service import MeteredUsage
+from app.usage.service import MeteredUsage, UsageCall
 from app.wallets.core import lifecycle
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import Transaction
@@ -138,7 +137,7 @@ class World:
     def number_events(self) -> None:
         """Number the events as the worker does: the pages show numbered ones."""
         with self.app.app_context():
-            fan_out.number_all()
+            feed.number_all()
 
     def charge_call(self, made: dict[str, Any], provider: str, nanos: int, at: datetime) -> None:
         """Charge a call to a provider."""
