@@ -11,7 +11,8 @@ from app.approvals.schemas import AwaitingApproval
 from app.audit_log.actors import current_actor, system_actor
 from app.catalog import schemas
 from app.catalog.models import Payout, Service
-from app.catalog.payouts import destinations, payments, refunds
+from app.catalog.payouts import destinations, refunds
+from app.catalog.payouts import schemas as payment_schemas
 from app.catalog.payouts import service as payouts
 from app.catalog.payouts.destinations import PayoutOrder
 from app.core.movement_kinds import MovementKind
@@ -98,9 +99,9 @@ def refund(made: Payout, body: dict[str, Any], claim: Claim) -> Payout:
 
 
 @platform.get("/payments")
-@platform.arguments(payments.PaymentsQuery, location="query")
-@platform.response(200, payments.CallPayments)
-@offers_csv(platform, "items", payments.CallPayment)
+@platform.arguments(payment_schemas.PaymentsQuery, location="query")
+@platform.response(200, payment_schemas.CallPayments)
+@offers_csv(platform, "items", payment_schemas.CallPayment)
 def list_payments(query: dict[str, Any]) -> Page[Payment]:
     """List the payments for calls by x402 and MPP, newest first."""
     with read_only_unit() as session:
