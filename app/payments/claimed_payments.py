@@ -151,8 +151,9 @@ def get(session: Session, payment_id: str) -> PaymentRow:
     return payment
 
 
-def of_request(session: Session, request_id: str) -> Sequence[Payment]:
-    return session.scalars(select(Payment).where(Payment.request_id == request_id).order_by(Payment.created_at)).all()
+def of_request(session: Session, request_id: str, *, limit: int) -> Sequence[Payment]:
+    of_id = select(Payment).where(Payment.request_id == request_id).order_by(Payment.created_at)
+    return session.scalars(of_id.limit(limit)).all()
 
 
 def find_claimed(session: Session, key: str) -> PaymentRow | None:

@@ -27,6 +27,7 @@ from app.credits import accounts as credit_accounts
 from app.db import leases
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound, Unauthorized
+from app.events import deliveries
 from app.observability import counters
 from app.payments import claimed_payments, settlement_capacity, settlement_risks
 from app.ports.services import CounterStore
@@ -98,6 +99,8 @@ def _gauge_metrics(ports: Ports) -> Iterator[Metric]:
     try:
         with read_only_unit() as session:
             gauges = list(_database_gauges(session))
+        due = deliveries.count_due()
+        gauges.append(_gauge("deliveries_due", "Webhooks, mailboxes and browsers with something to send.", {(): due}))
     except SQLAlchemyError:
         gauges = []
     yield _gauge("database_up", "Whether the database responds.", {(): int(bool(gauges))})
