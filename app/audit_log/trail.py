@@ -134,6 +134,7 @@ class AuditAction(StrEnum):
     SERVICE_PAID = "service.paid"
     SERVICE_WRITTEN_OFF = "service.written_off"
     SERVICE_CALL_REFUNDED = "service.call_refunded"
+    PAYMENT_REFUNDED = "payment.refunded"
     GATEWAY_KEYS_SHOWN = "gateway_keys.shown"
     BUDGET_CREATED = "budget.created"
     BUDGET_CHANGED = "budget.changed"
@@ -171,7 +172,7 @@ class AuditAction(StrEnum):
 _SUBJECT_KINDS: Mapping[str, str] = {
     "agent": "agent", "budget": "budget", "claim": "agent", "gateway_key": "gateway_key", "service": "service",
     "webhook": "webhook", "master_key": "master_key", "retired_key": "wallet", "bridge": "transaction",
-    "approval": "approval", "wallet": "wallet",
+    "approval": "approval", "wallet": "wallet", "payment": "payment",
 }  # fmt: skip
 
 
