@@ -166,7 +166,8 @@ def claim_key(
     """
     now, row_id, holder = clock.now(), new_id(), new_id()
     # With the owner: the row of another that was moved here by SQL is no answer.
-    accepted = _fingerprints(scope.owner_id.encode() + b"\n" + content)
+    body = scope.owner_id.encode() + b"\n" + content
+    accepted = [each.hex() for each in keyed_digests("idempotency", body, app_state().settings.secret_key_list())]
     claimed = {"holder": holder, "lease_until": now + _LEASE, "created_at": now}
     claimed |= dict.fromkeys(("request_hmac", "body_hmac"), accepted[0])
     with suppress(IntegrityError):
@@ -202,8 +203,3 @@ def _in_progress(lease_until: datetime, now: datetime) -> IdempotencyConflict:
         f"The first request with this {HEADER} is still running.",
         retry_after_seconds=max(1, math.ceil((lease_until - now).total_seconds())),
     )
-
-
-def _fingerprints(body: bytes) -> list[str]:
-    """Return the fingerprints of a body, under the current secret and under those that are still accepted."""
-    return [each.hex() for each in keyed_digests("idempotency", body, app_state().settings.secret_key_list())]
