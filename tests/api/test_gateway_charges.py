@@ -280,18 +280,22 @@ def test_a_stream_that_its_client_leaves_is_charged_and_closed_upstream(stage: S
     assert 0 < stage.spent_nanos() < 100 * 10_000
 
 
-def test_a_client_that_leaves_before_the_first_byte_pays_for_the_input_only(stage: Stage) -> None:
+def test_a_client_that_leaves_before_the_first_byte_pays_for_the_input_only(
+    build_app: Callable[..., Flask], each_database_url: str
+) -> None:
     def slow(exchange: Exchange) -> None:
         exchange.start_stream()
         exchange.await_hang_up()
 
-    stage.behave(slow)
-    with stage.stream():
-        assert stage.open_holds() == 1
-    stage.upstream.await_hang_ups()
-    stage.assert_all_agree()
-    assert 0 < stage.spent_nanos() < 100 * 1_250
-    assert stage.usage()[0]["tokens_out"] == 0
+    # The stream is read on until its maximum here, and for ten seconds in the test above.
+    with gateway_stage(build_app, each_database_url, stream_max_seconds="4") as stage:
+        stage.behave(slow)
+        with stage.stream():
+            assert stage.open_holds() == 1
+        stage.upstream.await_hang_ups()
+        stage.assert_all_agree()
+        assert 0 < stage.spent_nanos() < 100 * 1_250
+        assert stage.usage()[0]["tokens_out"] == 0
 
 
 def test_a_head_request_carries_no_body_and_holds_nothing(stage: Stage) -> None:

@@ -40,12 +40,13 @@ _SCHEMA = """
         UNION ALL SELECT tgname FROM pg_trigger WHERE NOT tgisinternal
         UNION ALL SELECT version_num FROM alembic_version
     ) AS schema"""
-# DELETE is faster than TRUNCATE, except for the tables of a test with thousands of rows.
+# DELETE is faster than TRUNCATE, except for the tables of a test with thousands of rows. A table without a page never
+# had a row, and a new connection takes half a millisecond to open it.
 _DELETE_ALL_ROWS = """
     SET session_replication_role = replica;
     DO $$ DECLARE name regclass; BEGIN
         FOR name IN SELECT oid FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' LOOP
-            CONTINUE WHEN name = 'alembic_version'::regclass;
+            CONTINUE WHEN name = 'alembic_version'::regclass OR pg_relation_size(name) = 0;
             EXECUTE format(
                 CASE WHEN pg_relation_size(name) > 100000 THEN 'TRUNCATE %s CASCADE' ELSE 'DELETE FROM %s' END, name
             );
