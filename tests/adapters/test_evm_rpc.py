@@ -111,6 +111,22 @@ def test_a_failing_endpoint_is_skipped_for_a_while(broken: Reply) -> None:
         block_number(rpc_at(alone.url))
 
 
+def test_web3_reads_through_the_endpoints_and_their_failover() -> None:
+    with two_nodes(lambda _asked: Reply(b"", status=503)) as (_, good, rpc):
+        assert rpc.w3.eth.block_number == 7
+        with rpc.w3.batch_requests() as batch:
+            for _ in range(3):
+                batch.add(rpc.w3.eth.block_number)
+            assert batch.execute() == [7, 7, 7]
+        assert len(good.asked) == 2
+
+
+def test_web3_sends_no_transaction() -> None:
+    with serve(node) as server, pytest.raises(ValueError, match="broadcaster"):
+        rpc_at(server.url).w3.eth.send_raw_transaction(b"\2")
+    assert server.asked == []
+
+
 def test_silent_and_unreachable_endpoints_are_skipped() -> None:
     hanging = threading.Event()
 

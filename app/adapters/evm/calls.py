@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 from eth_utils.address import to_checksum_address
 from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field
 from web3 import JSONBaseProvider, Web3
-from web3.types import StateOverride, TxParams
+from web3.types import RPCEndpoint, RPCResponse, StateOverride, TxParams
 
 from app.adapters.http_client import HttpClient
-from app.adapters.jsonrpc.calls import EndpointError, RpcCall, RpcError, accept_any_error, or_none
+from app.adapters.jsonrpc.calls import EndpointError, RpcCall, RpcError, WrongChainError, accept_any_error, or_none
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.jsonrpc.rpc import JsonRpc
 from app.core.chains import ChainName
@@ -133,6 +133,27 @@ _QUANTITIES = frozenset(
 )  # fmt: skip
 
 
+class FailoverProvider(JSONBaseProvider):
+    """The endpoints of one chain as web3's provider, for reading: only the broadcaster sends transactions."""
+
+    global_ccip_read_enabled = False
+
+    def __init__(self, rpc: JsonRpc) -> None:
+        super().__init__()
+        self._rpc = rpc
+
+    def make_request(self, method: RPCEndpoint, params: Any) -> RPCResponse:
+        return self.make_batch_request([(method, params)])[0]
+
+    def make_batch_request(self, requests: list[tuple[RPCEndpoint, Any]]) -> list[RPCResponse]:
+        """Run requests on the first endpoint that answers all of them. Raises: Unreachable, ValueError to send."""
+        calls = [RpcCall(method, params, read=lambda result: result) for method, params in requests]
+        if any(call.sends for call in calls):
+            raise ValueError("transactions are sent by the broadcaster")
+        self._rpc.run(*calls)
+        return [RPCResponse(jsonrpc="2.0", id=number, result=call.result) for number, call in enumerate(calls)]
+
+
 WEB3 = Web3(JSONBaseProvider(), middleware=[])
 """Forms requests and encodes calls of contracts, and has no connection."""
 
@@ -195,13 +216,14 @@ class EvmRpc(JsonRpc):
 
         def check(found: int) -> None:
             if units(found) != chain_id:
-                raise EndpointError("wrong_chain", perhaps_executed=False)
+                raise WrongChainError
 
         http = HttpClient(connect_seconds=connect_seconds, total_seconds=read_seconds, max_bytes=_MAX_RESPONSE_BYTES)
         super().__init__(
             chain, urls, lambda: call(lambda eth: eth.chain_id, check), http=http, max_batch=MAX_BATCH,
             first_number=first_number,
         )  # fmt: skip
+        self.w3 = Web3(FailoverProvider(self), middleware=[])
 
 
 T = TypeVar("T")

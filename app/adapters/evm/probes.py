@@ -29,7 +29,7 @@ class _EvmEndpointProbes:
         self._chain = chain
 
     def chain_id(self) -> str:
-        return str(self._chain.rpc.ask(calls.call(lambda eth: eth.chain_id, calls.units)))
+        return str(self._chain.rpc.w3.eth.chain_id)
 
     def finality_tags(self) -> str:
         read = {tag: calls.block(tag) for tag in ("finalized", "safe", "latest")}
@@ -40,7 +40,11 @@ class _EvmEndpointProbes:
         return ", ".join(f"{tag} {call.result.number}" for tag, call in read.items())
 
     def batches(self) -> str:
-        self._chain.rpc.run(*(calls.head() for _ in range(MAX_BATCH)))
+        w3 = self._chain.rpc.w3
+        with w3.batch_requests() as batch:
+            for _ in range(MAX_BATCH):
+                batch.add(w3.eth.block_number)
+            batch.execute()
         return f"up to {self._chain.rpc.endpoints[0].batch_limit} calls in a request"
 
     def balances(self) -> str:
