@@ -23,7 +23,7 @@ from app.audit_log.actors import Actor, ActorKind
 from app.audit_log.witness import AuditHeadView
 from app.authenticated import SealedColumn
 from app.core import clock
-from app.core.identifiers import new_id
+from app.core.identifiers import new_id, require
 from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedInsert
 from app.db.tables import ID, UtcDateTime, count, having, partial_index, table_of, update_rows
@@ -274,9 +274,7 @@ def list_entries(
 def get_entry(session: Session, entry_id: str) -> AuditEntryRow:
     """Return one entry. Works in a read-only unit. Raises: NotFound."""
     row = session.execute(_entries().where(AuditEntry.id == entry_id)).one_or_none()
-    if row is None:
-        raise NotFound("No audit entry has this id.")
-    return row
+    return require(row, NotFound("No audit entry has this id."))
 
 
 def get_head(session: Session) -> AuditHeadView:
