@@ -185,7 +185,7 @@ def set_session_cookie(response: Response, token: str) -> Response:
 
 
 def see_other(path: str) -> Response:
-    """Redirect to the page that shows the result of a form."""
+    """Redirect to the page, or to the application, that shows the result of a form."""
     return redirect(path, 303)  # type: ignore[return-value]
 
 
