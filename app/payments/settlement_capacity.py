@@ -107,8 +107,12 @@ def reserve_for_payments(chain: ChainName, sold_units: int) -> int | None:
 
 
 def store_gas_reserve(chain: ChainName, state: SettlementCapacity, treasury_units: int | None = None) -> None:
-    """Store the gas reserve of a chain, for readers that must not wait for the chain; opens its own unit."""
-    read = {"submissions_left": _submissions(state), "treasury_units": treasury_units, "read_at": clock.now()}
+    """Store the gas reserve of a chain, for readers that must not wait for the chain; opens its own unit.
+
+    Without `treasury_units`, those that were read before are kept.
+    """
+    read = {"submissions_left": _submissions(state), "read_at": clock.now()}
+    read |= {} if treasury_units is None else {"treasury_units": treasury_units}
     with unit_of_work() as session:
         session.merge(SettlementGasReserve(chain=chain.value, **read))
 

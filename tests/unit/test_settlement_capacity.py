@@ -219,6 +219,26 @@ def test_in_the_sandbox_the_faucet_pays_gas_first_and_opens_the_account_of_the_r
     ]
 
 
+@pytest.mark.parametrize(("payouts_enabled", "checks"), [(False, 2), (True, 1)])
+def test_the_gas_is_checked_while_the_usdc_of_the_treasury_cannot_be_read_unless_there_are_payouts(
+    build_app: Callable[..., Application], sqlite_url: str, payouts_enabled: bool, checks: int
+) -> None:
+    facilitator, chain = SlowFacilitator(replace(GOOD, native_units=5 * GWEI - 1)), StaticChain(BASE)
+    settings = {"payouts_enabled": payouts_enabled}
+    app = build_app(sqlite_url, settings=settings, facilitators={BASE: facilitator}, chains={BASE: chain})
+    moment = clock.now().timestamp()
+    with app.app_context(), capture_logs() as logs:
+        chain.held = {treasury.recipient(BASE): {"USDC": 12_345_678}}
+        for seconds, chain.unreachable in ((0, False), (61, True)):
+            with time_machine.travel(moment + seconds, tick=False):
+                jobs.check_gas_reserves()
+        with read_only_unit() as session:
+            [row] = settlement_capacity.reserves(session)
+    assert len([entry for entry in logs if entry["event"] == "settlement_gas_low"]) == checks
+    # What was last read of the treasury stays.
+    assert (row.treasury_units, round(row.read_at.timestamp() - moment)) == (12_345_678, 61 * (checks - 1))
+
+
 def test_without_a_faucet_low_gas_is_reported_and_an_unreadable_chain_is_not(scene: Scene) -> None:
     scene.facilitator.capacity = replace(GOOD, native_units=5 * GWEI - 1)
     moment = clock.now().timestamp()
