@@ -20,8 +20,10 @@ from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ServiceError
 from app.idempotency.service import Claim
+from app.ports.bridges import BridgeOffer
 from app.ports.chain import Chain, Shortage, SignedTransaction, TransactionDraft
 from app.ports.errors import PortError
+from app.ports.swaps import SwapOffer
 from app.ports.vault import Signer
 from app.spending import accounts as spending_accounts
 from app.spending import holds as spending_holds
@@ -55,8 +57,8 @@ class ExpectedOutput:
     """The expected output of a swap: quoted and minimum; None while there is no quote."""
 
     token: Token
-    quoted_units: int | None = None
-    minimum_units: int | None = None
+    quoted: TokenAmount | None = None
+    minimum: TokenAmount | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ class Movement:
         held, output = self.spending_request if is_held else None, self.output
         return Intent(
             transaction_id, self.wallet.id, self.chain, str(self.kind or self.type), self.recipient, self.amount, held,
-            minimum_units=None if output is None else output.minimum_units,
+            minimum_units=output.minimum.units if output and output.minimum else None,
         )  # fmt: skip
 
     @property
@@ -111,10 +113,11 @@ class Movement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovementQuote:
-    """The result of a dry run that passed: the movement and its maximum network fee."""
+    """The result of a dry run that passed: the movement, its maximum network fee, and the offer that it accepts."""
 
     movement: Movement
     fee_units: int
+    offer: BridgeOffer | SwapOffer | None = None
     dry_run: bool = True
     recipient_is: str | None = None
     similar_recipients: tuple[str, ...] = ()
@@ -346,8 +349,8 @@ def new_transaction(transaction_id: str, movement: Movement) -> Transaction:
         chain=movement.chain.value, from_address=movement.sender, to_address=movement.recipient,
         amount_units=movement.amount.units, currency=movement.amount.token.symbol,
         output_currency=output.token.symbol if output else None,
-        output_quoted_units=output.quoted_units if output else None,
-        output_minimum_units=output.minimum_units if output else None,
+        output_quoted_units=output.quoted.units if output and output.quoted else None,
+        output_minimum_units=output.minimum.units if output and output.minimum else None,
         gas_fee_units=movement.gas_fee_units,
         max_fee_nanos=movement.max_fee_nanos,
         cost_nanos=movement.value_nanos or 0, created_at=clock.now(), checks=0,
