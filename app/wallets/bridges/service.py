@@ -77,7 +77,7 @@ def quote(wallet: WalletView, order: BridgeOrder) -> MovementQuote:
         with read_only_unit() as session:
             spending_holds.check(session, wallet.id, plan.movement.spending_request)
             for step in plan.steps:
-                pipeline.assert_affordable(session, _leg_movement(wallet, step), step.draft)
+                pipeline.assert_affordable(session, step.chain, step.draft)
         return plan
 
     try:
@@ -193,7 +193,7 @@ def _record_signed(
         spending_holds.hold(session, wallet.id, movement.spending_request, reference=bridge_id)
         sent = []
         for step, leg in zip(plan.steps, legs, strict=True):
-            pipeline.assert_affordable(session, _leg_movement(wallet, step), step.draft)
+            pipeline.assert_affordable(session, step.chain, step.draft)
             sent.append(bridge_states.record_leg(session, bridge_id, step, plan.adapter, signer=signer, leg=leg))
         transaction = pipeline.new_transaction(bridge_id, movement)
         transaction.tx_hash = sent[-1][1].tx_hash
@@ -217,12 +217,4 @@ def _movement(wallet: WalletView, order: BridgeOrder, *, value_nanos: int | None
         wallet=wallet, type=TransactionType.TRANSFER, kind=MovementKind.BRIDGE, chain=order.source,
         recipient=wallet.address_on(order.destination), payee=None, amount=order.amount,
         value_nanos=value_nanos, max_fee_nanos=order.max_fee_nanos,
-    )  # fmt: skip
-
-
-def _leg_movement(wallet: WalletView, step: BridgeStep) -> Movement:
-    intent = step.draft.intent
-    return Movement(
-        wallet=wallet, type=TransactionType.TRANSFER, kind=MovementKind.LEG, chain=step.chain,
-        recipient=intent.recipient, payee=None, amount=intent.amount, value_nanos=0,
     )  # fmt: skip

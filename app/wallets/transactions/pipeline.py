@@ -163,7 +163,7 @@ def dry_run(movement: Movement, draft: DraftFunction) -> TransactionDraft:
         with read_only_unit() as session:
             if not movement.takes_all:
                 spending_holds.check(session, movement.wallet.id, counted.spending_request)
-            assert_affordable(session, counted, drafted)
+            assert_affordable(session, movement.chain, drafted)
         return drafted
 
     try:
@@ -283,7 +283,7 @@ def _record_signed(
     transaction_id = intent.id
     with intents.recording(intent) as session:
         spending_holds.hold(session, movement.wallet.id, movement.spending_request, reference=transaction_id)
-        assert_affordable(session, movement, draft)
+        assert_affordable(session, movement.chain, draft)
         transaction = new_transaction(transaction_id, movement)
         signed = lifecycle.record_signed(session, transaction, draft, lambda nonce: sign(session, draft, signer, nonce))
         claim.bind(session, transaction_id)
@@ -293,19 +293,19 @@ def _record_signed(
         return recorded, signed
 
 
-def assert_affordable(session: Session, movement: Movement, draft: TransactionDraft) -> None:
-    """Refuse a movement that the balances do not cover after all unmined ones. Raises: NotAffordable."""
-    token, fee_token = movement.amount.token, native(movement.chain)
+def assert_affordable(session: Session, chain: ChainName, draft: TransactionDraft) -> None:
+    """Refuse what the balances do not cover after all unmined movements. Raises: NotAffordable."""
+    sender, amount, fee_token = draft.intent.sender, draft.intent.amount, native(chain)
     unmined_units, fees = settlement.outflows(
-        session, movement.sender, movement.chain, since_sequence=draft.sequence, since_block=draft.as_of
+        session, sender, chain, since_sequence=draft.sequence, since_block=draft.as_of
     )
     needed_native = draft.fee_units + fees + unmined_units.get(fee_token, 0)
-    if token == fee_token:
-        needed_native += movement.amount.units
+    if amount.token == fee_token:
+        needed_native += amount.units
     else:
-        needed = movement.amount.units + unmined_units.get(token, 0)
-        NotAffordable.check(token, "insufficient_funds", draft.token_units, needed)
-    reason = "insufficient_funds" if token == fee_token else "insufficient_gas"
+        needed = amount.units + unmined_units.get(amount.token, 0)
+        NotAffordable.check(amount.token, "insufficient_funds", draft.token_units, needed)
+    reason = "insufficient_funds" if amount.token == fee_token else "insufficient_gas"
     NotAffordable.check(fee_token, reason, draft.native_units, needed_native)
 
 
