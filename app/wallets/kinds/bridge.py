@@ -110,9 +110,4 @@ BRIDGE = definition.WalletMovement(
     body=BridgeBody(), result=BridgeShape, quote_result=BridgeQuoteShape,
     parse=bridge, quote=service.quote, send=service.send,
     details=state.views,
-    tool=definition.Tool(
-        "bridge", "wallets.bridge",
-        "Send tokens to the same wallet on another chain. `dry_run` returns the fee without sending. `pending` means "
-        "sent, and may last minutes: read it with get_transactions, and do not bridge again.",
-    ),
 )  # fmt: skip

@@ -30,7 +30,7 @@ from app.wallets.core.lifecycle import TransactionType
 from app.wallets.core.parsing import GasSource
 from app.wallets.core.wallets import WalletView
 from app.wallets.kinds import definition
-from app.wallets.kinds.definition import MAX_NETWORK_FEE, MovementQuoteShape, MovementState, Tool, WalletMovement
+from app.wallets.kinds.definition import MAX_NETWORK_FEE, MovementQuoteShape, MovementState, WalletMovement
 from app.wallets.transactions import failures, pipeline, settlement
 from app.wallets.transactions.pipeline import DraftFunction, ExpectedOutput, Movement, MovementQuote
 from app.wallets.views import history
@@ -279,9 +279,4 @@ SWAP = WalletMovement(
     name=MovementKind.SWAP, title="Swap", noun="swap", errors=(SwapFailed, GasPending),
     body=SwapBody(), result=SwapShape, quote_result=SwapQuoteShape,
     parse=swap, quote=quote, send=send,
-    tool=Tool(
-        "swap", "wallets.swap",
-        "Swap one token for another on the same chain. `dry_run` returns a quote without sending. `pending` means "
-        "sent: read it with get_transactions, and do not swap again.",
-    ),
 )  # fmt: skip
