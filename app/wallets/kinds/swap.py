@@ -99,7 +99,7 @@ class SwapOrder:
 
 def quote(wallet: WalletView, order: SwapOrder) -> MovementQuote:
     """Check limits and simulate like `send`, without signing. Raises: what `send` raises before signing."""
-    pipeline.assert_allowed(_unpriced(wallet, order))
+    pipeline.assert_allowed(_movement(wallet, order))
     try:
         movement, offer, draft = _bounded_offer(wallet, order)
     except PortError as error:
@@ -126,21 +126,18 @@ def send(
 
     Raises: the 403 errors of refused limits; PriceUnavailable; SwapFailed if it is known not to have happened.
     """
-    started_at = clock.now()
+    state, started_at, unpriced = app_state(), clock.now(), _movement(wallet, order)
     # Checked without a price first: a frozen agent costs no call to the exchange.
-    pipeline.assert_allowed(_unpriced(wallet, order))
+    pipeline.assert_allowed(unpriced)
     try:
         movement, _offer, draft = _bounded_offer(wallet, order)
     except PortError as error:
-        raise pipeline.record_failed(_unpriced(wallet, order), error, claim=claim) from None
+        raise pipeline.record_failed(unpriced, error, claim=claim) from None
     pipeline.assert_allowed(movement)
 
     def sign(session: Session, drafted: TransactionDraft, signer: Signer, nonce: int | None) -> SignedTransaction:
-        return (
-            app_state()
-            .ports.swap_exchanges[order.chain]
-            .sign(drafted, signer, sequence=nonce, concurrent=_concurrent_outflows(session, movement, drafted, nonce))
-        )
+        concurrent = _concurrent_outflows(session, movement, drafted, nonce)
+        return state.ports.swap_exchanges[order.chain].sign(drafted, signer, sequence=nonce, concurrent=concurrent)
 
     def buy_gas(shortage: PortError) -> history.TransactionView:
         gas.buy(movement, [shortage], since=started_at, wait_seconds=wait_seconds, claim=claim)
@@ -179,20 +176,16 @@ def _bounded_offer(wallet: WalletView, order: SwapOrder) -> tuple[Movement, Swap
         deviation_bps=state.settings.max_price_deviation_bps,
     )
     output = ExpectedOutput(order.output_token, TokenAmount(offer.output_units, order.output_token), minimum)
-    movement = _movement(wallet, order, output=output, value_nanos=loss_nanos)
+    movement = replace(_movement(wallet, order), output=output, value_nanos=loss_nanos)
     return movement, offer, lambda signer: exchange.draft(offer, minimum_units=minimum.units, signer=signer)
 
 
-def _unpriced(wallet: WalletView, order: SwapOrder) -> Movement:
+def _movement(wallet: WalletView, order: SwapOrder) -> Movement:
     """Return the swap before an offer is known; its value is 0."""
-    return _movement(wallet, order, output=ExpectedOutput(order.output_token), value_nanos=0)
-
-
-def _movement(wallet: WalletView, order: SwapOrder, *, output: ExpectedOutput, value_nanos: int) -> Movement:
     # The output goes to the wallet itself, so no allowlist applies.
     return Movement(
         wallet=wallet, type=TransactionType.SWAP, chain=order.chain, recipient=wallet.address_on(order.chain),
-        payee=None, amount=order.input_amount, value_nanos=value_nanos, output=output,
+        payee=None, amount=order.input_amount, value_nanos=0, output=ExpectedOutput(order.output_token),
         max_fee_nanos=order.max_fee_nanos,
     )  # fmt: skip
 
