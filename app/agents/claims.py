@@ -32,9 +32,9 @@ from app.errors import AlreadyClaimed, NotFound, Unauthorized
 from app.events import outbox
 from app.events.outbox import EventType
 from app.extensions import Model
-from app.identity import owner_keys
+from app.identity import grants, owner_keys
 from app.identity import service as identity
-from app.identity.models import OwnerKey
+from app.identity.owner_keys import OwnerKeyView
 from app.identity.service import AgentSnapshot
 from app.state import app_state
 
@@ -113,14 +113,9 @@ def normalise_code(text: str) -> str | None:
     return f"{found[1]}-{found[2]}" if found else None
 
 
-def keyed_hash(code: str, pepper: bytes) -> str:
-    """Return the HMAC-SHA256 of a normalised code in hexadecimal; the database stores nothing else of it."""
-    return hmac.new(pepper, code.encode(), hashlib.sha256).hexdigest()
-
-
 def keyed_hashes(code: str, peppers: Sequence[tuple[str, bytes]]) -> list[str]:
-    """Return the hashes that a code may be stored as: one per pepper, newest first."""
-    return [keyed_hash(code, pepper) for _, pepper in peppers]
+    """Return the HMAC-SHA256 of a normalised code by each pepper, newest first; nothing else of it is stored."""
+    return [hmac.new(pepper, code.encode(), hashlib.sha256).hexdigest() for _, pepper in peppers]
 
 
 def emails_equal(one: str | None, other: str | None) -> bool:
@@ -131,17 +126,16 @@ def emails_equal(one: str | None, other: str | None) -> bool:
 def issue(session: Session, agent_id: str) -> str:
     """Generate an unused code, store its hash and return it; it is never available again."""
     peppers = app_state().settings.code_pepper_list()
-    pepper_id, pepper = peppers[0]
     created_at = clock.now()
     for _ in range(20):
         code = generate_code()
         # The unique column covers hashes under the first pepper only; those under older ones are looked up.
-        older = keyed_hashes(code, peppers[1:])
+        newest, *older = keyed_hashes(code, peppers)
         if older and session.scalar(select(ClaimCode.id).where(ClaimCode.code_hmac.in_(older))):
             continue
         row = {
-            "id": identifiers.new_id(), "agent_id": agent_id, "code_hmac": keyed_hash(code, pepper),
-            "pepper_id": pepper_id, "expires_at": created_at + CODE_LIFETIME, "created_at": created_at,
+            "id": identifiers.new_id(), "agent_id": agent_id, "code_hmac": newest,
+            "pepper_id": peppers[0][0], "expires_at": created_at + CODE_LIFETIME, "created_at": created_at,
         }  # fmt: skip
         # Both databases have ON CONFLICT DO NOTHING; an IntegrityError would abort PostgreSQL's transaction.
         if _INSERT.execute(session, row):
@@ -273,7 +267,7 @@ def create_owner_codes(
     return codes if start <= now else [], start, end
 
 
-def find_owner_code(session: Session, typed: str) -> tuple[OwnerCode, OwnerKey] | None:
+def find_owner_code(session: Session, typed: str) -> tuple[OwnerCode, OwnerKeyView] | None:
     """Return a valid code and the owner whom it replaces, or None."""
     now, digest = clock.now(), identifiers.digest(re.sub("[^0-9A-Z]", "", typed.upper()).translate(_READ_AS))
     is_meant = OwnerCode.digest == digest, OwnerCode.valid_from <= now, OwnerCode.expires_at > now
@@ -298,6 +292,14 @@ def use_owner_code(session: Session, code: OwnerCode, *, new_key_id: str) -> Non
     if code.kind == CodeKind.RECOVERY_CODE:
         change(session, OwnerCode, of_owner, OwnerCode.kind == code.kind, owner_key_id=new_key_id)
     delete_rows(session, OwnerCode, of_owner)
+
+
+def end_connections(session: Session, agent_id: str, *, reason: str) -> None:
+    """End what owners have permitted applications to do for an agent, with an event for each."""
+    for grant in grants.list_live(session, agent_id):
+        grants.end(session, grant.id)
+        data = {"connection_id": grant.id, **grants.as_json(grant), "reason": reason}
+        outbox.record(session, EventType.CONNECTION_ENDED, agent_id=agent_id, object_id=grant.id, data=data)
 
 
 def cancel_owner_codes(actor: Actor, agent_id: str) -> None:

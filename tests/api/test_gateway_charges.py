@@ -13,6 +13,8 @@ import pytest
 from flask import Flask
 from werkzeug.test import TestResponse
 
+from app.observability import counters
+from tests.support.counted import growth_of
 from tests.support.gateway import SEARCH_NANOS, Stage, gateway_stage
 from tests.support.loopback_http import unused_url
 from tests.support.provider_rows import FORM, form_of
@@ -141,6 +143,7 @@ TABLE = [
 @pytest.mark.parametrize("case", TABLE, ids=str)
 def test_calls_of_unknown_cost_and_of_fixed_price_are_charged_by_their_outcome(stage: Stage, case: Case) -> None:
     stage.behave(case.behave)
+    revenue = growth_of(counters.REVENUE_USD)
     assert stage.chat().status_code == case.status
     stage.assert_all_agree()
     assert stage.spent_nanos() == case.chat_nanos
@@ -150,6 +153,7 @@ def test_calls_of_unknown_cost_and_of_fixed_price_are_charged_by_their_outcome(s
     assert stage.spent_nanos() == case.chat_nanos + case.search_nanos
     assert len(stage.usage()) == bool(case.chat_nanos) + bool(case.search_nanos)
     assert len(stage.upstream.asked) == 2
+    assert revenue() == pytest.approx((case.chat_nanos + case.search_nanos) / 1e9)
 
 
 def test_an_upstream_that_never_responds_costs_nothing(build_app: Callable[..., Flask], sqlite_url: str) -> None:
@@ -190,7 +194,11 @@ def test_a_plain_response_is_settled_before_it_is_sent(stage: Stage) -> None:
     answer = stage.chat()
     assert answer.headers["X-Cost-Usd"] == "0.00625"
     assert answer.headers["X-Credits-Remaining"] == "9.99375"
-    assert stage.agent.get("/v1/balance").get_json() == {"credits_usd": 9.99375, "total_spent": 0.00625}
+    assert stage.agent.get("/v1/balance").get_json() == {
+        "credits_usd": 9.99375,
+        "total_spent": 0.00625,
+        "owed_usd": 0.0,
+    }
     entry = stage.usage()[0]
     assert (entry["provider"], entry["model"], entry["tokens_in"], entry["tokens_out"]) == (
         "openai", "gpt-5", 1000, 500,
@@ -330,6 +338,13 @@ def test_no_call_costs_more_than_the_maximum_of_one_call(stage: Stage) -> None:
     answer = stage.call("/v1/gateway/openrouter/chat/completions", "POST", json=body)
     assert answer.headers["X-Cost-Usd"] == "5"
     stage.assert_all_agree()
+    unpaid, revenue = growth_of(counters.UNPAID_USD), growth_of(counters.REVENUE_USD)
+    left = float(answer.headers["X-Credits-Remaining"])
+    assert left < 5 or stage.search().status_code == 200
+    answer = stage.call("/v1/gateway/openrouter/chat/completions", "POST", json=body)
+    assert answer.headers["X-Credits-Remaining"] == "0"
+    assert revenue() == pytest.approx(left)
+    assert 0 < unpaid() == pytest.approx(5 - float(answer.headers["X-Cost-Usd"]))
 
 
 def test_a_client_that_leaves_before_the_usage_pays_what_it_reports(stage: Stage) -> None:

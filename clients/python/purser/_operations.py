@@ -1281,16 +1281,6 @@ class Operations:
         )
         return result
 
-    def get_balance(self) -> api.Balance:
-        """Read the remaining credits and the total spent, in US dollars; a key with limits reads what its budget
-        allows.
-
-        Credits pay for gateway and catalog calls. They are not tokens, and are bought with `POST
-        /v1/credits/topup`.
-        """
-        result: api.Balance = self._request("GET", "/v1/balance", is_repeatable=True)
-        return result
-
     def get_usage(
         self,
         *,
@@ -1437,6 +1427,16 @@ class Operations:
         )
         return result
 
+    def get_balance(self) -> api.Balance:
+        """Read the remaining credits and the total spent, in US dollars; a key with limits reads what its budget
+        allows.
+
+        Credits pay for gateway and catalog calls. They are not tokens, and are bought with `POST
+        /v1/credits/topup`.
+        """
+        result: api.Balance = self._request("GET", "/v1/balance", is_repeatable=True)
+        return result
+
     def top_up(
         self,
         *,
@@ -1482,6 +1482,7 @@ class Operations:
         after: str | Omit = OMIT,
         search: str | Omit = OMIT,
         frozen: bool | Omit = OMIT,
+        claimed: bool | Omit = OMIT,
     ) -> api.ListedAgents:
         """List agents with their keys, oldest first. The access is recorded in the audit log.
 
@@ -1493,11 +1494,19 @@ class Operations:
             if entries are added in the meantime.
         search: A part of a name or email address, or a wallet's address, or the id of an agent or wallet.
         frozen: Only agents that are frozen, or only those that are not.
+        claimed: Only agents that an owner has claimed, or only those that none has.
         """
         result: api.ListedAgents = self._request(
             "GET",
             "/v1/platform/agents",
-            query={"limit": limit, "offset": offset, "after": after, "search": search, "frozen": frozen},
+            query={
+                "limit": limit,
+                "offset": offset,
+                "after": after,
+                "search": search,
+                "frozen": frozen,
+                "claimed": claimed,
+            },
             is_repeatable=True,
         )
         return result
@@ -1686,11 +1695,12 @@ class Operations:
         tag: str | Omit = OMIT,
         group_by: str | Omit = OMIT,
         agent_id: str | Omit = OMIT,
-    ) -> api.UsageSums:
-        """Read what the calls of an agent, or of all, cost together, by day, provider, model, key, tag or agent.
+    ) -> api.Margins:
+        """Read what calls of an agent, or of all, cost, and the margin, by day, provider, model, key, tag or agent.
 
-        `?group_by=agent_id,model` sums by both. A call of a key with several tags counts for each tag. `Accept:
-        text/csv` returns the rows of the page as CSV.
+        `?group_by=agent_id,model` sums by both. Payments without an account, and refunds, are of no agent, key and
+        model: only sums by `day`, `provider` and `model` have them. A call of a key with several tags counts for
+        each tag. `Accept: text/csv` returns the rows of the page as CSV.
 
         limit: Rows per page, at most 500.
         offset: Rows to skip.
@@ -1705,7 +1715,7 @@ class Operations:
         group_by: Some of day, provider, model, api_key_id, tag, agent_id, separated by commas.
         agent_id: The unique identifier of the agent (UUID).
         """
-        result: api.UsageSums = self._request(
+        result: api.Margins = self._request(
             "GET",
             "/v1/platform/usage/sums",
             query={
@@ -1774,15 +1784,15 @@ class Operations:
         )
         return result
 
-    def list_all_services(self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT) -> api.OwnedPage:
-        """List the services of all agents, oldest first, without retired ones.
+    def list_all_services(self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT) -> api.WatchedPage:
+        """List the services of all agents with their last 24 hours, oldest first, without retired ones.
 
         Use `limit` and `offset` for further pages.
 
         limit: Rows per page, at most 200.
         offset: Rows to skip.
         """
-        result: api.OwnedPage = self._request(
+        result: api.WatchedPage = self._request(
             "GET", "/v1/platform/services", query={"limit": limit, "offset": offset}, is_repeatable=True
         )
         return result
@@ -1835,14 +1845,14 @@ class Operations:
         It is taken from the earnings of the service that were not paid out.
 
         idempotency_key: Repeating a request with the same key returns the first response and pays nothing again.
+        amount_usd: What is refunded, in US dollars; null or omitted: all that was paid.
         call_id: The call: `X-Gateway-Call-Id` of its request, the `id` of its entry in the caller's usage, or the
             payment that paid for it (UUID).
-        amount_usd: What is refunded, in US dollars; null or omitted: all that was paid.
         """
         result: api.Payout = self._request(
             "POST",
             f"/v1/platform/services/{quote(service_id, safe='')}/refunds",
-            body={"call_id": call_id, "amount_usd": amount_usd},
+            body={"amount_usd": amount_usd, "call_id": call_id},
             headers={"Idempotency-Key": idempotency_key},
             is_keyed=True,
             is_repeatable=True,
@@ -2290,16 +2300,49 @@ class Operations:
         )
         return result
 
-    def list_budgets(self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT) -> api.BudgetPage:
+    def list_agent_events(
+        self, agent_id: str, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT
+    ) -> api.AgentEvents:
+        """List the events of an agent, at most 30 days old, newest first.
+
+        An event appears some seconds after it happened. For every event in order, use `GET /v1/platform/events`.
+
+        limit: Rows per page, at most 200.
+        offset: Rows to skip.
+        """
+        result: api.AgentEvents = self._request(
+            "GET",
+            f"/v1/platform/agents/{quote(agent_id, safe='')}/events",
+            query={"limit": limit, "offset": offset},
+            is_repeatable=True,
+        )
+        return result
+
+    def get_treasury(self) -> api.Treasury:
+        """Read what the service's own wallets held when last read, what sellers are owed, and failed gas.
+
+        Read from the database. `failed_gas_left_usd` is what payments that their payers can make fail may still
+        cost within 24 hours on the chain; without it, these are refused.
+        """
+        result: api.Treasury = self._request("GET", "/v1/platform/treasury", is_repeatable=True)
+        return result
+
+    def list_budgets(
+        self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT, agent_id: str | Omit = OMIT
+    ) -> api.BudgetPage:
         """List budgets with what is left of them, oldest first.
 
         Reads all budgets, with what is used now.
 
         limit: Rows per page, at most 200.
         offset: Rows to skip.
+        agent_id: Only those that this agent, one of its keys or one of its wallets belongs to.
         """
         result: api.BudgetPage = self._request(
-            "GET", "/v1/platform/budgets", query={"limit": limit, "offset": offset}, is_repeatable=True
+            "GET",
+            "/v1/platform/budgets",
+            query={"limit": limit, "offset": offset, "agent_id": agent_id},
+            is_repeatable=True,
         )
         return result
 
@@ -3090,15 +3133,65 @@ class Operations:
 
         prefer: `respond-async` returns immediately; `wait=N` waits up to N (at most 25) seconds for confirmation.
         idempotency_key: Repeating a request with the same key returns the first response and pays nothing again.
+        amount_usd: What is refunded, in US dollars; null or omitted: all that was paid.
         call_id: The call: `X-Gateway-Call-Id` of its request, the `id` of its entry in the caller's usage, or the
             payment that paid for it (UUID).
-        amount_usd: What is refunded, in US dollars; null or omitted: all that was paid.
         """
         result: api.Payout = self._request(
             "POST",
             f"/v1/services/{quote(service_id, safe='')}/refunds",
-            body={"call_id": call_id, "amount_usd": amount_usd},
+            body={"amount_usd": amount_usd, "call_id": call_id},
             headers={"Prefer": prefer, "Idempotency-Key": idempotency_key},
+            is_keyed=True,
+            is_repeatable=True,
+        )
+        return result
+
+    def list_payments(
+        self,
+        *,
+        limit: int | Omit = OMIT,
+        offset: int | Omit = OMIT,
+        status: Literal["authorized", "settling", "paid", "serving", "served", "closed", "void", "reversed", "refunded"]
+        | Omit = OMIT,
+        provider: str | Omit = OMIT,
+        payer: str | Omit = OMIT,
+    ) -> api.CallPayments:
+        """List the payments for calls by x402 and MPP, newest first.
+
+        Filter by `status` to find what was not served (`paid`, `serving`), or by `payer`.
+
+        limit: Rows per page, at most 200.
+        offset: Rows to skip.
+        status: Only entries with this status.
+        provider: The name of the provider or one of its aliases, as `GET /v1/providers` lists them.
+        payer: Only payments from this address, as it is written in `payer`.
+        """
+        result: api.CallPayments = self._request(
+            "GET",
+            "/v1/platform/payments",
+            query={"limit": limit, "offset": offset, "status": status, "provider": provider, "payer": payer},
+            is_repeatable=True,
+        )
+        return result
+
+    def refund_payment(
+        self, payment_id: str, *, idempotency_key: str | Omit = OMIT, amount_usd: float | None | Omit = OMIT
+    ) -> api.Payout:
+        """Return a payment once, in USDC to the address that paid; it then pays for no call.
+
+        For a payment that was not served, or a call of the gateway: all that was received goes back to the address
+        that paid, once the payment is final. One that a service has earned is refunded as its call is.
+
+        idempotency_key: Repeating a request with the same key returns the first response and pays nothing again.
+        amount_usd: What is refunded, in US dollars; null or omitted: all that was received, or was paid for the
+            call of a service.
+        """
+        result: api.Payout = self._request(
+            "POST",
+            f"/v1/platform/payments/{quote(payment_id, safe='')}/refund",
+            body={"amount_usd": amount_usd},
+            headers={"Idempotency-Key": idempotency_key},
             is_keyed=True,
             is_repeatable=True,
         )

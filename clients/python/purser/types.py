@@ -82,6 +82,15 @@ class AgentControls(TypedDict):
     """Always `true`: the change is stored."""
 
 
+class AgentEvents(TypedDict):
+    """A page of events, newest first."""
+
+    events: list[AccountEvent]
+    """What happened, oldest first."""
+    pagination: Pagination
+    """The position of this page in the whole list."""
+
+
 class AgentFreeze(TypedDict):
     """Whether an agent is frozen, and since when."""
 
@@ -282,12 +291,18 @@ class AwaitingApproval(TypedDict):
 
 
 class Balance(TypedDict):
-    """The remaining credits of an account, and the total spent."""
+    """The remaining credits of an account, the total spent, and what is owed for top-ups that were reorganised
+    away.
+    """
 
     credits_usd: float
     """The credits that can be spent on gateway and catalog calls, in US dollars."""
     total_spent: float
     """In US dollars."""
+    owed_usd: float
+    """What was granted for top-ups that the chain has reversed, and is taken from the next credits, in US dollars.
+    0 for a key with limits.
+    """
 
 
 class BoughtAnswer(TypedDict):
@@ -605,14 +620,25 @@ class CallPayment(TypedDict):
     """The amount in units of the token, as a decimal string such as `12.5`."""
     payer: str | None
     """The address that paid; null while it is not known."""
-    status: Literal["authorized", "settling", "paid", "serving", "served", "closed", "void", "reversed"]
+    status: Literal["authorized", "settling", "paid", "serving", "served", "closed", "void", "reversed", "refunded"]
     """`pending`: sent, and completed by the service. `confirmed`: final on the chain. `failed`: certainly not
     executed.
     """
+    refundable: bool
+    """Whether it was received, from a known address, and neither refunded nor in use by a call."""
     tx_hash: str | None
     """The hash of the transaction on its chain (on Solana: the signature); null before it was sent."""
     created_at: str
     """The time of creation (ISO 8601, UTC)."""
+
+
+class CallPayments(TypedDict):
+    """Payments for calls, newest first."""
+
+    payments: list[CallPayment]
+    """The payments of the page."""
+    pagination: Pagination
+    """The position of this page in the whole list."""
 
 
 class CancelAllBody(TypedDict):
@@ -1560,6 +1586,8 @@ class ListedAgent(TypedDict):
     """The email address that was given at registration; null if there was none."""
     credits_usd: float
     """The credits that can be spent on gateway and catalog calls, in US dollars."""
+    total_spent: float
+    """What of its credits was spent, in US dollars."""
     wallet: RegisteredWallet | None
     """The agent's first wallet; null if it has none."""
     frozen: bool
@@ -1584,6 +1612,62 @@ class Liveness(TypedDict):
 
     status: Literal["ok"]
     """`ok`."""
+
+
+class Margin(TypedDict):
+    """The calls of one group, paid with credits or by payments, and their margin."""
+
+    day: NotRequired[str]
+    """The UTC day."""
+    provider: NotRequired[str]
+    """The provider, or `service:` and the id of a service of the catalog."""
+    model: NotRequired[str | None]
+    """The model, as in the log; null for calls that a payment of their own paid for, and for refunds."""
+    api_key_id: NotRequired[str]
+    """The key of the calls."""
+    tag: NotRequired[str | None]
+    """A tag of the keys of these calls; null for calls of keys without tags."""
+    agent_id: NotRequired[str]
+    """The agent whose credits paid for the calls."""
+    calls: int
+    """The number of calls."""
+    cost_usd: float
+    """What callers were charged or paid, in US dollars."""
+    tokens_in: int
+    """Their input tokens."""
+    tokens_out: int
+    """Their output tokens."""
+    cached_tokens: int
+    """The part of `tokens_in` that the provider read from its cache."""
+    reasoning_tokens: int
+    """The part of `tokens_out` that the model spent on reasoning."""
+    cost_per_call_usd: float
+    """`cost_usd` divided by `calls`, rounded down to a nano-dollar."""
+    cost_per_million_tokens_usd: float | None
+    """`cost_usd` per million tokens of input and output together; null if there were none."""
+    paid_usd: float
+    """The part of `cost_usd` that payments by x402 or MPP paid, without an account."""
+    refunded_usd: float
+    """What of served calls was refunded."""
+    provider_usd: float
+    """What they cost: at a provider by its prices, at a service what its seller gets, less the commission of
+    today.
+    """
+    own_price_usd: float
+    """The part of `cost_usd` at prices of the operator, or of the highest possible cost: what the provider charges
+    is not known.
+    """
+    margin_usd: float
+    """`cost_usd` less `refunded_usd`, `provider_usd` and `own_price_usd`."""
+
+
+class Margins(TypedDict):
+    """A page of sums, the dearest first."""
+
+    sums: list[Margin]
+    """The sums of the page."""
+    pagination: Pagination
+    """The position of this page in the whole list."""
 
 
 class MarketsOrigin(TypedDict):
@@ -2060,8 +2144,8 @@ class Payout(TypedDict):
 
     id: str
     """The unique identifier of the payout or refund (UUID), which is that of its transaction if it has one."""
-    service_id: str
-    """The service that earned it."""
+    service_id: str | None
+    """The service that earned it; null for a refund of a payment that no service has earned."""
     kind: Literal["payout", "refund"]
     """Whether the seller is paid, or the payer of a call."""
     status: Literal["pending", "paid", "failed"]
@@ -2077,7 +2161,7 @@ class Payout(TypedDict):
     tx_hash: str | None
     """The hash of its transaction; null without one, or while it is not known."""
     call_id: str | None
-    """The call that is refunded; null for a payout."""
+    """The call or payment that is refunded; null for a payout."""
     created_at: str
     """The time of creation (ISO 8601, UTC)."""
     closed_at: str | None
@@ -2475,15 +2559,24 @@ class Receipt(TypedDict):
     """The signed copy of the record (a JWS in compact form)."""
 
 
+class RefundAmount(TypedDict):
+    """What to refund; without an amount, all that was paid."""
+
+    amount_usd: NotRequired[float | None]
+    """What is refunded, in US dollars; null or omitted: all that was received, or was paid for the call of a
+    service.
+    """
+
+
 class RefundBody(TypedDict):
     """The call to refund; without an amount, all that was paid for it."""
 
+    amount_usd: NotRequired[float | None]
+    """What is refunded, in US dollars; null or omitted: all that was paid."""
     call_id: str
     """The call: `X-Gateway-Call-Id` of its request, the `id` of its entry in the caller's usage, or the payment
     that paid for it (UUID).
     """
-    amount_usd: NotRequired[float | None]
-    """What is refunded, in US dollars; null or omitted: all that was paid."""
 
 
 class RegisterRequest(TypedDict):
@@ -2625,8 +2718,8 @@ class RequestPayoutResult(TypedDict):
     """The approval that the payment waits for. Show its `url` to the owner."""
     id: NotRequired[str]
     """The unique identifier of the payout or refund (UUID), which is that of its transaction if it has one."""
-    service_id: NotRequired[str]
-    """The service that earned it."""
+    service_id: NotRequired[str | None]
+    """The service that earned it; null for a refund of a payment that no service has earned."""
     kind: NotRequired[Literal["payout", "refund"]]
     """Whether the seller is paid, or the payer of a call."""
     amount_usd: NotRequired[float]
@@ -2640,7 +2733,7 @@ class RequestPayoutResult(TypedDict):
     tx_hash: NotRequired[str | None]
     """The hash of its transaction; null without one, or while it is not known."""
     call_id: NotRequired[str | None]
-    """The call that is refunded; null for a payout."""
+    """The call or payment that is refunded; null for a payout."""
     created_at: NotRequired[str]
     """The time of creation (ISO 8601, UTC)."""
     closed_at: NotRequired[str | None]
@@ -2932,6 +3025,8 @@ class ShownAgent(TypedDict):
     """The email address that was given at registration; null if there was none."""
     credits_usd: float
     """The credits that can be spent on gateway and catalog calls, in US dollars."""
+    total_spent: float
+    """What of its credits was spent, in US dollars."""
     wallet: RegisteredWallet | None
     """The agent's first wallet; null if it has none."""
     frozen: bool
@@ -2940,8 +3035,8 @@ class ShownAgent(TypedDict):
     """The time when a person claimed the agent (ISO 8601, UTC); null before."""
     created_at: str
     """The time of creation (ISO 8601, UTC)."""
-    total_spent: float
-    """In US dollars."""
+    owed_usd: float
+    """What was granted for top-ups that the chain has reversed, and is taken from its next credits, in US dollars."""
     frozen_at: str | None
     """The time when the agent was frozen (ISO 8601, UTC); null if it is not frozen."""
     claimed_email: str | None
@@ -2950,7 +3045,7 @@ class ShownAgent(TypedDict):
     """The maximum number of requests per minute of all keys of the agent together, instead of the limit of the
     service; null: the limit of the service applies.
     """
-    wallets: list[Wallet]
+    wallets: list[WatchedWallet]
     """The wallets with their addresses and controls."""
 
 
@@ -3662,6 +3757,36 @@ TransferResult = TypedDict(
 """One of: AwaitingApproval or Movement or TransferQuote."""
 
 
+class Treasury(TypedDict):
+    """The service's own wallets, what sellers are owed, and the daily budget of each chain for payments that fail."""
+
+    owed_usd: float
+    """What sellers are owed, less commission."""
+    failed_gas_budget_usd: float
+    """The budget of each chain for 24 hours (`X402_FAILED_GAS_USD_PER_DAY`)."""
+    chains: list[TreasuryChain]
+    """The chains on which payments are accepted, as last read."""
+
+
+class TreasuryChain(TypedDict):
+    """What the service's wallets held on a chain when they were last read, and who receives payments."""
+
+    chain: str
+    """The chain that the payment is made on."""
+    recipient: str
+    """Where payments to the service go: the treasury, or the address that the operator has set."""
+    treasury_usdc: str
+    """USDC of the treasury when it was last read."""
+    submissions_left: int
+    """For how many signed payments the gas of the settlement key suffices."""
+    failed_gas_usd: float
+    """Network fees of the last 24 hours for payments that failed on the chain."""
+    failed_gas_left_usd: float
+    """What is left of the budget for payments that their payers can make fail."""
+    read_at: str
+    """When a worker last read the chain."""
+
+
 class UnsignedPayload(TypedDict):
     """The payload for the exchange. The order of the keys in `action` is part of what is signed."""
 
@@ -3866,6 +3991,79 @@ class WalletPage(TypedDict):
     """The position of this page in the whole list."""
 
 
+class WatchedEntry(TypedDict):
+    """A service that you own."""
+
+    id: str
+    """The unique identifier (UUID)."""
+    name: str
+    """The name, 1 to 100 characters."""
+    description: str
+    """A text that describes the service to other agents, at most 4000 characters."""
+    base_url: str
+    """The URL below which calls are forwarded: https on port 443 of a public host."""
+    pricing_model: Literal["per_call"]
+    """How the service is priced. `per_call`: each call that gets a response costs `price_per_call_usd`."""
+    price_per_call_usd: float
+    """The price of one call, in US dollars."""
+    category: str
+    """The category under which the catalog lists the service, 1 to 50 characters."""
+    proxy_url: str
+    """Others call it below this URL, with an API key."""
+    x402_url: str
+    """Others call it below this URL without an account, and pay each call (x402)."""
+    total_calls: int
+    """The number of calls that were charged since the service was registered."""
+    total_revenue_usd: float
+    """What callers have paid for the service in total, in US dollars."""
+    created_at: str
+    """The time of creation (ISO 8601, UTC)."""
+    status: ServiceStatus
+    """`active`, or `paused`: not in the catalog, and not callable."""
+    suspended: bool
+    """Whether the operator has stopped all calls."""
+    updated_at: str
+    """The time of the last change (ISO 8601, UTC)."""
+    last_24h: ServiceDay
+    """Figures of the last 24 hours, to the minute."""
+
+
+class WatchedPage(TypedDict):
+    """A page of services, oldest first."""
+
+    services: list[WatchedEntry]
+    """The services on this page."""
+    pagination: Pagination
+    """The position of this page in the whole list."""
+
+
+class WatchedWallet(TypedDict):
+    """A wallet."""
+
+    id: str
+    """The unique identifier (UUID)."""
+    name: str
+    """The name, 1 to 100 characters."""
+    addresses: Addresses
+    """The wallet's deposit address on each chain."""
+    spending_controls: Controls | None
+    """The wallet's limits and allowlists; null if it has none and spends without limits."""
+    transaction_count: int
+    """The number of transactions in the wallet's history."""
+    created_at: str
+    """The time of creation (ISO 8601, UTC)."""
+    exported_at: str | None
+    """Since when others may have the wallet's keys: its owner took them out, or brought them in (ISO 8601, UTC);
+    null if not. The limits bind what is done through this service, not what is signed with the keys elsewhere.
+    """
+    usage_today: SpendingWindow
+    """What the wallet spent today (UTC)."""
+    usage_week: SpendingWindow
+    """What the wallet spent in this calendar week, from Monday (UTC)."""
+    usage_month: SpendingWindow
+    """What the wallet spent in this calendar month (UTC)."""
+
+
 class Webhook(TypedDict):
     """A webhook."""
 
@@ -4008,9 +4206,11 @@ AuditAction: TypeAlias = Literal[
     "agent.notice_link_sent",
     "agent.notice_added",
     "agent.notice_removed",
+    "agent.notice_tested",
     "webhook.created",
     "webhook.changed",
     "webhook.secret_rotated",
+    "webhook.tested",
     "webhook.replayed",
     "webhook.deleted",
     "agent.credits_granted",
@@ -4026,6 +4226,7 @@ AuditAction: TypeAlias = Literal[
     "service.paid",
     "service.written_off",
     "service.call_refunded",
+    "payment.refunded",
     "gateway_keys.shown",
     "budget.created",
     "budget.changed",

@@ -999,26 +999,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/balance": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Read the remaining credits and the total spent, in US dollars; a key with limits reads what its budget allows.
-         * @description Credits pay for gateway and catalog calls. They are not tokens, and are bought with `POST /v1/credits/topup`.
-         */
-        get: operations["get_balance"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/v1/usage": {
         parameters: {
             query?: never;
@@ -1071,6 +1051,26 @@ export interface paths {
          * @description One row for each UTC day, provider, model and key. Quantities are tokens, or calls where there are none.
          */
         get: operations["get_usage_as_focus"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/balance": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read the remaining credits and the total spent, in US dollars; a key with limits reads what its budget allows.
+         * @description Credits pay for gateway and catalog calls. They are not tokens, and are bought with `POST /v1/credits/topup`.
+         */
+        get: operations["get_balance"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1205,8 +1205,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read what the calls of an agent, or of all, cost together, by day, provider, model, key, tag or agent.
-         * @description `?group_by=agent_id,model` sums by both. A call of a key with several tags counts for each tag. `Accept: text/csv` returns the rows of the page as CSV.
+         * Read what calls of an agent, or of all, cost, and the margin, by day, provider, model, key, tag or agent.
+         * @description `?group_by=agent_id,model` sums by both. Payments without an account, and refunds, are of no agent, key and model: only sums by `day`, `provider` and `model` have them. A call of a key with several tags counts for each tag. `Accept: text/csv` returns the rows of the page as CSV.
          */
         get: operations["get_all_usage_sums"];
         put?: never;
@@ -1245,7 +1245,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List the services of all agents, oldest first, without retired ones.
+         * List the services of all agents with their last 24 hours, oldest first, without retired ones.
          * @description Use `limit` and `offset` for further pages.
          */
         get: operations["list_all_services"];
@@ -1805,6 +1805,49 @@ export interface paths {
          * @description At most 100 of each kind; `GET /v1/platform/audit?request_id=` has all entries of the audit log. 404 if nothing is stored about it: calls are kept for `RETENTION_DAYS`, events for 30 days.
          */
         get: operations["get_request"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/platform/agents/{agent_id}/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the agent (UUID). */
+                agent_id: string;
+            };
+            cookie?: never;
+        };
+        /**
+         * List the events of an agent, at most 30 days old, newest first.
+         * @description An event appears some seconds after it happened. For every event in order, use `GET /v1/platform/events`.
+         */
+        get: operations["list_agent_events"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/platform/treasury": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read what the service's own wallets held when last read, what sellers are owed, and failed gas.
+         * @description Read from the database. `failed_gas_left_usd` is what payments that their payers can make fail may still cost within 24 hours on the chain; without it, these are refused.
+         */
+        get: operations["get_treasury"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2380,6 +2423,49 @@ export interface paths {
          * @description It is taken from the earnings that were not paid out, held ones included, and refused if these do not cover it.
          */
         post: operations["refund_call"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/platform/payments": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the payments for calls by x402 and MPP, newest first.
+         * @description Filter by `status` to find what was not served (`paid`, `serving`), or by `payer`.
+         */
+        get: operations["list_payments"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/platform/payments/{payment_id}/refund": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the payment (UUID). */
+                payment_id: string;
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Return a payment once, in USDC to the address that paid; it then pays for no call.
+         * @description For a payment that was not served, or a call of the gateway: all that was received goes back to the address that paid, once the payment is final. One that a service has earned is refunded as its call is.
+         */
+        post: operations["refund_payment"];
         delete?: never;
         options?: never;
         head?: never;
@@ -6181,13 +6267,6 @@ export interface components {
             /** @description The number of entries in the list. */
             count: number;
         };
-        /** @description The remaining credits of an account, and the total spent. */
-        Balance: {
-            /** @description The credits that can be spent on gateway and catalog calls, in US dollars. */
-            credits_usd: number;
-            /** @description In US dollars. */
-            total_spent: number;
-        };
         /** @description One charged call. */
         UsageLog: {
             /**
@@ -6293,6 +6372,15 @@ export interface components {
             sums: components["schemas"]["UsageSum"][];
             /** @description The position of this page in the whole list. */
             pagination: components["schemas"]["Pagination"];
+        };
+        /** @description The remaining credits of an account, the total spent, and what is owed for top-ups that were reorganised away. */
+        Balance: {
+            /** @description The credits that can be spent on gateway and catalog calls, in US dollars. */
+            credits_usd: number;
+            /** @description In US dollars. */
+            total_spent: number;
+            /** @description What was granted for top-ups that the chain has reversed, and is taken from the next credits, in US dollars. 0 for a key with limits. */
+            owed_usd: number;
         };
         /** @description A top-up request. */
         TopUpBody: {
@@ -6427,6 +6515,8 @@ export interface components {
             email: string | null;
             /** @description The credits that can be spent on gateway and catalog calls, in US dollars. */
             credits_usd: number;
+            /** @description What of its credits was spent, in US dollars. */
+            total_spent: number;
             /** @description The agent's first wallet; null if it has none. */
             wallet: components["schemas"]["RegisteredWallet"] | null;
             /** @description Whether an operator or the owner has frozen the agent: its wallets pay nothing. */
@@ -6449,6 +6539,38 @@ export interface components {
             /** @description The position of this page in the whole list. */
             pagination: components["schemas"]["Pagination"];
         };
+        /** @description A wallet. */
+        WatchedWallet: {
+            /**
+             * Format: uuid
+             * @description The unique identifier (UUID).
+             */
+            id: string;
+            /** @description The name, 1 to 100 characters. */
+            name: string;
+            /** @description The wallet's deposit address on each chain. */
+            addresses: components["schemas"]["Addresses"];
+            /** @description The wallet's limits and allowlists; null if it has none and spends without limits. */
+            spending_controls: components["schemas"]["Controls"] | null;
+            /** @description The number of transactions in the wallet's history. */
+            transaction_count: number;
+            /**
+             * Format: date-time
+             * @description The time of creation (ISO 8601, UTC).
+             */
+            created_at: string;
+            /**
+             * Format: date-time
+             * @description Since when others may have the wallet's keys: its owner took them out, or brought them in (ISO 8601, UTC); null if not. The limits bind what is done through this service, not what is signed with the keys elsewhere.
+             */
+            exported_at: string | null;
+            /** @description What the wallet spent today (UTC). */
+            usage_today: components["schemas"]["SpendingWindow"];
+            /** @description What the wallet spent in this calendar week, from Monday (UTC). */
+            usage_week: components["schemas"]["SpendingWindow"];
+            /** @description What the wallet spent in this calendar month (UTC). */
+            usage_month: components["schemas"]["SpendingWindow"];
+        };
         /** @description An agent with all its wallets. */
         ShownAgent: {
             /**
@@ -6464,6 +6586,8 @@ export interface components {
             email: string | null;
             /** @description The credits that can be spent on gateway and catalog calls, in US dollars. */
             credits_usd: number;
+            /** @description What of its credits was spent, in US dollars. */
+            total_spent: number;
             /** @description The agent's first wallet; null if it has none. */
             wallet: components["schemas"]["RegisteredWallet"] | null;
             /** @description Whether an operator or the owner has frozen the agent: its wallets pay nothing. */
@@ -6478,8 +6602,8 @@ export interface components {
              * @description The time of creation (ISO 8601, UTC).
              */
             created_at: string;
-            /** @description In US dollars. */
-            total_spent: number;
+            /** @description What was granted for top-ups that the chain has reversed, and is taken from its next credits, in US dollars. */
+            owed_usd: number;
             /**
              * Format: date-time
              * @description The time when the agent was frozen (ISO 8601, UTC); null if it is not frozen.
@@ -6490,7 +6614,7 @@ export interface components {
             /** @description The maximum number of requests per minute of all keys of the agent together, instead of the limit of the service; null: the limit of the service applies. */
             rpm: number | null;
             /** @description The wallets with their addresses and controls. */
-            wallets: components["schemas"]["Wallet"][];
+            wallets: components["schemas"]["WatchedWallet"][];
         };
         /** @description The calls to one provider on one day. */
         UsageDay: {
@@ -6510,6 +6634,128 @@ export interface components {
         UsageDays: {
             /** @description One for each day and provider with calls. */
             days: components["schemas"]["UsageDay"][];
+        };
+        /** @description The calls of one group, paid with credits or by payments, and their margin. */
+        Margin: {
+            /**
+             * Format: date
+             * @description The UTC day.
+             */
+            day?: string;
+            /** @description The provider, or `service:` and the id of a service of the catalog. */
+            provider?: string;
+            /** @description The model, as in the log; null for calls that a payment of their own paid for, and for refunds. */
+            model?: string | null;
+            /**
+             * Format: uuid
+             * @description The key of the calls.
+             */
+            api_key_id?: string;
+            /** @description A tag of the keys of these calls; null for calls of keys without tags. */
+            tag?: string | null;
+            /**
+             * Format: uuid
+             * @description The agent whose credits paid for the calls.
+             */
+            agent_id?: string;
+            /** @description The number of calls. */
+            calls: number;
+            /** @description What callers were charged or paid, in US dollars. */
+            cost_usd: number;
+            /** @description Their input tokens. */
+            tokens_in: number;
+            /** @description Their output tokens. */
+            tokens_out: number;
+            /** @description The part of `tokens_in` that the provider read from its cache. */
+            cached_tokens: number;
+            /** @description The part of `tokens_out` that the model spent on reasoning. */
+            reasoning_tokens: number;
+            /** @description `cost_usd` divided by `calls`, rounded down to a nano-dollar. */
+            cost_per_call_usd: number;
+            /** @description `cost_usd` per million tokens of input and output together; null if there were none. */
+            cost_per_million_tokens_usd: number | null;
+            /** @description The part of `cost_usd` that payments by x402 or MPP paid, without an account. */
+            paid_usd: number;
+            /** @description What of served calls was refunded. */
+            refunded_usd: number;
+            /** @description What they cost: at a provider by its prices, at a service what its seller gets, less the commission of today. */
+            provider_usd: number;
+            /** @description The part of `cost_usd` at prices of the operator, or of the highest possible cost: what the provider charges is not known. */
+            own_price_usd: number;
+            /** @description `cost_usd` less `refunded_usd`, `provider_usd` and `own_price_usd`. */
+            margin_usd: number;
+        };
+        /** @description A page of sums, the dearest first. */
+        Margins: {
+            /** @description The sums of the page. */
+            sums: components["schemas"]["Margin"][];
+            /** @description The position of this page in the whole list. */
+            pagination: components["schemas"]["Pagination"];
+        };
+        /** @description The last 24 hours, to the minute. */
+        ServiceDay: {
+            /** @description The share of forwarded calls with a response status below 500; null without calls. */
+            success_rate: number | null;
+            /** @description Time to the response headers, within 10 %; null without calls. */
+            median_latency_ms: number | null;
+            /** @description Calls that got a response and were paid for. */
+            calls: number;
+            /** @description What callers paid in the last 24 hours, in US dollars. */
+            revenue_usd: number;
+        };
+        /** @description A service that you own. */
+        WatchedEntry: {
+            /**
+             * Format: uuid
+             * @description The unique identifier (UUID).
+             */
+            id: string;
+            /** @description The name, 1 to 100 characters. */
+            name: string;
+            /** @description A text that describes the service to other agents, at most 4000 characters. */
+            description: string;
+            /** @description The URL below which calls are forwarded: https on port 443 of a public host. */
+            base_url: string;
+            /**
+             * @description How the service is priced. `per_call`: each call that gets a response costs `price_per_call_usd`.
+             * @enum {string}
+             */
+            pricing_model: "per_call";
+            /** @description The price of one call, in US dollars. */
+            price_per_call_usd: number;
+            /** @description The category under which the catalog lists the service, 1 to 50 characters. */
+            category: string;
+            /** @description Others call it below this URL, with an API key. */
+            proxy_url: string;
+            /** @description Others call it below this URL without an account, and pay each call (x402). */
+            x402_url: string;
+            /** @description The number of calls that were charged since the service was registered. */
+            total_calls: number;
+            /** @description What callers have paid for the service in total, in US dollars. */
+            total_revenue_usd: number;
+            /**
+             * Format: date-time
+             * @description The time of creation (ISO 8601, UTC).
+             */
+            created_at: string;
+            /** @description `active`, or `paused`: not in the catalog, and not callable. */
+            status: components["schemas"]["ServiceStatus"];
+            /** @description Whether the operator has stopped all calls. */
+            suspended: boolean;
+            /**
+             * Format: date-time
+             * @description The time of the last change (ISO 8601, UTC).
+             */
+            updated_at: string;
+            /** @description Figures of the last 24 hours, to the minute. */
+            last_24h: components["schemas"]["ServiceDay"];
+        };
+        /** @description A page of services, oldest first. */
+        WatchedPage: {
+            /** @description The services on this page. */
+            services: components["schemas"]["WatchedEntry"][];
+            /** @description The position of this page in the whole list. */
+            pagination: components["schemas"]["Pagination"];
         };
         /** @description A service that you own. */
         OwnedEntry: {
@@ -6556,13 +6802,6 @@ export interface components {
              */
             updated_at: string;
         };
-        /** @description A page of your services, oldest first. */
-        OwnedPage: {
-            /** @description The services on this page. */
-            services: components["schemas"]["OwnedEntry"][];
-            /** @description The position of this page in the whole list. */
-            pagination: components["schemas"]["Pagination"];
-        };
         /** @description A payout or a refund. Without a chain, it is a refund in credits, or was made by the operator elsewhere. */
         Payout: {
             /**
@@ -6572,9 +6811,9 @@ export interface components {
             id: string;
             /**
              * Format: uuid
-             * @description The service that earned it.
+             * @description The service that earned it; null for a refund of a payment that no service has earned.
              */
-            service_id: string;
+            service_id: string | null;
             /**
              * @description Whether the seller is paid, or the payer of a call.
              * @enum {string}
@@ -6597,7 +6836,7 @@ export interface components {
             tx_hash: string | null;
             /**
              * Format: uuid
-             * @description The call that is refunded; null for a payout.
+             * @description The call or payment that is refunded; null for a payout.
              */
             call_id: string | null;
             /**
@@ -6621,15 +6860,15 @@ export interface components {
         /** @description The call to refund; without an amount, all that was paid for it. */
         RefundBody: {
             /**
-             * @description The call: `X-Gateway-Call-Id` of its request, the `id` of its entry in the caller's usage, or the payment that paid for it (UUID).
-             * @example 5f0f6c1e-3b9c-4f0e-9a55-0d6a6a3c8a10
-             */
-            call_id: string;
-            /**
              * @description What is refunded, in US dollars; null or omitted: all that was paid.
              * @example 1
              */
             amount_usd?: number | null;
+            /**
+             * @description The call: `X-Gateway-Call-Id` of its request, the `id` of its entry in the caller's usage, or the payment that paid for it (UUID).
+             * @example 5f0f6c1e-3b9c-4f0e-9a55-0d6a6a3c8a10
+             */
+            call_id: string;
         };
         /** @description The fields to change; a null or blank `email` removes it. */
         AgentBody: {
@@ -7372,7 +7611,9 @@ export interface components {
              * @description `pending`: sent, and completed by the service. `confirmed`: final on the chain. `failed`: certainly not executed.
              * @enum {string}
              */
-            status: "authorized" | "settling" | "paid" | "serving" | "served" | "closed" | "void" | "reversed";
+            status: "authorized" | "settling" | "paid" | "serving" | "served" | "closed" | "void" | "reversed" | "refunded";
+            /** @description Whether it was received, from a known address, and neither refunded nor in use by a call. */
+            readonly refundable: boolean;
             /** @description The hash of the transaction on its chain (on Solana: the signature); null before it was sent. */
             tx_hash: string | null;
             /**
@@ -7402,6 +7643,42 @@ export interface components {
             events: components["schemas"]["AccountEvent"][];
             /** @description What it recorded in the audit log, newest first. */
             audit_entries: components["schemas"]["AuditEntry"][];
+        };
+        /** @description A page of events, newest first. */
+        AgentEvents: {
+            /** @description What happened, oldest first. */
+            events: components["schemas"]["AccountEvent"][];
+            /** @description The position of this page in the whole list. */
+            pagination: components["schemas"]["Pagination"];
+        };
+        /** @description What the service's wallets held on a chain when they were last read, and who receives payments. */
+        TreasuryChain: {
+            /** @description The chain that the payment is made on. */
+            chain: string;
+            /** @description Where payments to the service go: the treasury, or the address that the operator has set. */
+            recipient: string;
+            /** @description USDC of the treasury when it was last read. */
+            treasury_usdc: string;
+            /** @description For how many signed payments the gas of the settlement key suffices. */
+            submissions_left: number;
+            /** @description Network fees of the last 24 hours for payments that failed on the chain. */
+            failed_gas_usd: number;
+            /** @description What is left of the budget for payments that their payers can make fail. */
+            failed_gas_left_usd: number;
+            /**
+             * Format: date-time
+             * @description When a worker last read the chain.
+             */
+            read_at: string;
+        };
+        /** @description The service's own wallets, what sellers are owed, and the daily budget of each chain for payments that fail. */
+        Treasury: {
+            /** @description What sellers are owed, less commission. */
+            owed_usd: number;
+            /** @description The budget of each chain for 24 hours (`X402_FAILED_GAS_USD_PER_DAY`). */
+            failed_gas_budget_usd: number;
+            /** @description The chains on which payments are accepted, as last read. */
+            chains: components["schemas"]["TreasuryChain"][];
         };
         /** @description The further keys of an agent that have a tag. */
         TaggedKeys: {
@@ -8140,6 +8417,13 @@ export interface components {
             /** @description The position of this page in the whole list. */
             pagination: components["schemas"]["Pagination"];
         };
+        /** @description A page of your services, oldest first. */
+        OwnedPage: {
+            /** @description The services on this page. */
+            services: components["schemas"]["OwnedEntry"][];
+            /** @description The position of this page in the whole list. */
+            pagination: components["schemas"]["Pagination"];
+        };
         /** @description A service to be registered. */
         NewServiceBody: {
             /**
@@ -8322,17 +8606,6 @@ export interface components {
             /** @description Always `true`: the service is retired. */
             retired: boolean;
         };
-        /** @description The last 24 hours, to the minute. */
-        ServiceDay: {
-            /** @description The share of forwarded calls with a response status below 500; null without calls. */
-            success_rate: number | null;
-            /** @description Time to the response headers, within 10 %; null without calls. */
-            median_latency_ms: number | null;
-            /** @description Calls that got a response and were paid for. */
-            calls: number;
-            /** @description What callers paid in the last 24 hours, in US dollars. */
-            revenue_usd: number;
-        };
         /** @description Calls and spending of a wallet. */
         TopAgent: {
             /**
@@ -8410,6 +8683,21 @@ export interface components {
             wallet_id?: string | null;
             /** @description What the owner reads about this payment if it needs an approval; marked as your words. */
             approval_note?: string | null;
+        };
+        /** @description Payments for calls, newest first. */
+        CallPayments: {
+            /** @description The payments of the page. */
+            payments: components["schemas"]["CallPayment"][];
+            /** @description The position of this page in the whole list. */
+            pagination: components["schemas"]["Pagination"];
+        };
+        /** @description What to refund; without an amount, all that was paid. */
+        RefundAmount: {
+            /**
+             * @description What is refunded, in US dollars; null or omitted: all that was received, or was paid for the call of a service.
+             * @example 1
+             */
+            amount_usd?: number | null;
         };
         /** @description The response of the service, with its status and headers; not necessarily JSON. */
         ProxiedAnswer: {
@@ -8718,7 +9006,7 @@ export interface components {
          * @description An administrative act, or a reading of keys.
          * @enum {string}
          */
-        AuditAction: "agent.created" | "agent.changed" | "agent.deleted" | "agent.frozen" | "agent.unfrozen" | "agent.shown" | "agents.shown" | "agent.personal_data_shown" | "agent.personal_data_erased" | "agent.key_rotated" | "agent.key_added" | "agent.key_changed" | "agent.key_revoked" | "agent.controls_set" | "agent.owner_key_replaced" | "agent.owner_changed" | "agent.controls_loosened" | "agent.payee_removed" | "agent.session_opened" | "agent.connection_opened" | "agent.connection_ended" | "agent.claimed" | "agent.owner_sign_in" | "agent.owner_key_refused" | "agent.notice_link_sent" | "agent.notice_added" | "agent.notice_removed" | "webhook.created" | "webhook.changed" | "webhook.secret_rotated" | "webhook.replayed" | "webhook.deleted" | "agent.credits_granted" | "claim.repeated" | "agent.claim_code_revoked" | "master_key.console_sign_in" | "master_key.passkey_added" | "master_key.passkey_removed" | "master_key.passkey_refused" | "master_key.passkey_sign_in" | "service.paused" | "service.resumed" | "service.paid" | "service.written_off" | "service.call_refunded" | "gateway_keys.shown" | "budget.created" | "budget.changed" | "budget.deleted" | "gateway_key.revoked" | "master_keys.shown" | "master_key.created" | "master_key.revoked" | "wallet.export_requested" | "wallet.export_cancelled" | "wallet.exported" | "wallet.imported" | "retired_key.exported" | "retired_key.purged" | "approval.approved" | "approval.rejected" | "agent.payee_withdrawn" | "agent.address_named" | "agent.passkey_added" | "agent.passkey_removed" | "agent.passkey_refused" | "agent.passkey_sign_in" | "bridge.written_off" | "encryption.rotation_begun" | "encryption.rotated" | "rows.accepted" | "database.set_back";
+        AuditAction: "agent.created" | "agent.changed" | "agent.deleted" | "agent.frozen" | "agent.unfrozen" | "agent.shown" | "agents.shown" | "agent.personal_data_shown" | "agent.personal_data_erased" | "agent.key_rotated" | "agent.key_added" | "agent.key_changed" | "agent.key_revoked" | "agent.controls_set" | "agent.owner_key_replaced" | "agent.owner_changed" | "agent.controls_loosened" | "agent.payee_removed" | "agent.session_opened" | "agent.connection_opened" | "agent.connection_ended" | "agent.claimed" | "agent.owner_sign_in" | "agent.owner_key_refused" | "agent.notice_link_sent" | "agent.notice_added" | "agent.notice_removed" | "agent.notice_tested" | "webhook.created" | "webhook.changed" | "webhook.secret_rotated" | "webhook.tested" | "webhook.replayed" | "webhook.deleted" | "agent.credits_granted" | "claim.repeated" | "agent.claim_code_revoked" | "master_key.console_sign_in" | "master_key.passkey_added" | "master_key.passkey_removed" | "master_key.passkey_refused" | "master_key.passkey_sign_in" | "service.paused" | "service.resumed" | "service.paid" | "service.written_off" | "service.call_refunded" | "payment.refunded" | "gateway_keys.shown" | "budget.created" | "budget.changed" | "budget.deleted" | "gateway_key.revoked" | "master_keys.shown" | "master_key.created" | "master_key.revoked" | "wallet.export_requested" | "wallet.export_cancelled" | "wallet.exported" | "wallet.imported" | "retired_key.exported" | "retired_key.purged" | "approval.approved" | "approval.rejected" | "agent.payee_withdrawn" | "agent.address_named" | "agent.passkey_added" | "agent.passkey_removed" | "agent.passkey_refused" | "agent.passkey_sign_in" | "bridge.written_off" | "encryption.rotation_begun" | "encryption.rotated" | "rows.accepted" | "database.set_back";
         /**
          * @description How a body is represented in JSON.
          * @enum {string}
@@ -11529,32 +11817,6 @@ export interface operations {
             };
         };
     };
-    get_balance: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description OK */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "credits_usd": 1009.749,
-                     *       "total_spent": 0.251
-                     *     }
-                     */
-                    "application/json": components["schemas"]["Balance"];
-                };
-            };
-        };
-    };
     get_usage: {
         parameters: {
             query?: {
@@ -11756,6 +12018,33 @@ export interface operations {
             };
         };
     };
+    get_balance: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "credits_usd": 1009.749,
+                     *       "owed_usd": 0,
+                     *       "total_spent": 0.251
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Balance"];
+                };
+            };
+        };
+    };
     top_up: {
         parameters: {
             query?: never;
@@ -11844,6 +12133,8 @@ export interface operations {
                 search?: string;
                 /** @description Only agents that are frozen, or only those that are not. */
                 frozen?: boolean;
+                /** @description Only agents that an owner has claimed, or only those that none has. */
+                claimed?: boolean;
             };
             header?: never;
             path?: never;
@@ -11869,6 +12160,7 @@ export interface operations {
                      *           "frozen": false,
                      *           "id": "11a5bbc7-842e-46bd-8987-1449a00eab07",
                      *           "name": "unnamed-agent",
+                     *           "total_spent": 0.251,
                      *           "wallet": {
                      *             "addresses": {
                      *               "base": "0x97691135Be5c2DCc240AA7C0e9ade9e0D1F1774A",
@@ -11888,6 +12180,7 @@ export interface operations {
                      *           "frozen": false,
                      *           "id": "6d9c1b56-0cc0-4f94-b69d-b90f5553c9d7",
                      *           "name": "Ada",
+                     *           "total_spent": 0,
                      *           "wallet": {
                      *             "addresses": {
                      *               "base": "0xefBfb711aE89627081Ff34f32f228297ff7406F8",
@@ -12001,6 +12294,7 @@ export interface operations {
                      *       "frozen_at": null,
                      *       "id": "e29f5faf-4dea-48fa-bfe1-96f5af5932b9",
                      *       "name": "unnamed-agent",
+                     *       "owed_usd": 0,
                      *       "rpm": null,
                      *       "total_spent": 0,
                      *       "wallet": {
@@ -12036,7 +12330,25 @@ export interface operations {
                      *             "updated_at": "2026-11-27T05:18:02.530Z",
                      *             "weekly_limit_usd": 500
                      *           },
-                     *           "transaction_count": 0
+                     *           "transaction_count": 0,
+                     *           "usage_month": {
+                     *             "remaining_usd": 1000,
+                     *             "resets_at": "2026-12-01T00:00:00.000Z",
+                     *             "spent_usd": 0,
+                     *             "unlimited": false
+                     *           },
+                     *           "usage_today": {
+                     *             "remaining_usd": 100,
+                     *             "resets_at": "2026-11-28T00:00:00.000Z",
+                     *             "spent_usd": 0,
+                     *             "unlimited": false
+                     *           },
+                     *           "usage_week": {
+                     *             "remaining_usd": 500,
+                     *             "resets_at": "2026-11-30T00:00:00.000Z",
+                     *             "spent_usd": 0,
+                     *             "unlimited": false
+                     *           }
                      *         }
                      *       ]
                      *     }
@@ -12303,16 +12615,21 @@ export interface operations {
                      *           "cost_per_call_usd": 0.0044575,
                      *           "cost_per_million_tokens_usd": 1.903945896,
                      *           "cost_usd": 0.187215,
+                     *           "margin_usd": 0,
                      *           "model": "gpt-5",
+                     *           "own_price_usd": 0,
+                     *           "paid_usd": 0,
+                     *           "provider_usd": 0.187215,
                      *           "reasoning_tokens": 2048,
+                     *           "refunded_usd": 0,
                      *           "tokens_in": 90210,
                      *           "tokens_out": 8120
                      *         }
                      *       ]
                      *     }
                      */
-                    "application/json": components["schemas"]["UsageSums"];
-                    /** @example day,provider,model,api_key_id,tag,agent_id,calls,cost_usd,tokens_in,tokens_out,cached_tokens,reasoning_tokens,cost_per_call_usd,cost_per_million_tokens_usd */
+                    "application/json": components["schemas"]["Margins"];
+                    /** @example day,provider,model,api_key_id,tag,agent_id,calls,cost_usd,tokens_in,tokens_out,cached_tokens,reasoning_tokens,cost_per_call_usd,cost_per_million_tokens_usd,paid_usd,refunded_usd,provider_usd,own_price_usd,margin_usd */
                     "text/csv": string;
                 };
             };
@@ -12395,6 +12712,12 @@ export interface operations {
                      *           "created_at": "2026-11-27T05:18:25.310Z",
                      *           "description": "Current weather of any city.",
                      *           "id": "7220bcab-60db-4aa0-aabe-b0d47e06e942",
+                     *           "last_24h": {
+                     *             "calls": 0,
+                     *             "median_latency_ms": null,
+                     *             "revenue_usd": 0,
+                     *             "success_rate": null
+                     *           },
                      *           "name": "City weather",
                      *           "price_per_call_usd": 0.25,
                      *           "pricing_model": "per_call",
@@ -12409,7 +12732,7 @@ export interface operations {
                      *       ]
                      *     }
                      */
-                    "application/json": components["schemas"]["OwnedPage"];
+                    "application/json": components["schemas"]["WatchedPage"];
                 };
             };
         };
@@ -13880,6 +14203,106 @@ export interface operations {
             };
         };
     };
+    list_agent_events: {
+        parameters: {
+            query?: {
+                /** @description Rows per page, at most 200. */
+                limit?: number;
+                /** @description Rows to skip. */
+                offset?: number;
+            };
+            header?: never;
+            path: {
+                /** @description The unique identifier of the agent (UUID). */
+                agent_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "events": [
+                     *         {
+                     *           "agent_id": "11a5bbc7-842e-46bd-8987-1449a00eab07",
+                     *           "data": {
+                     *             "after": {
+                     *               "daily_limit_usd": "0",
+                     *               "monthly_limit_usd": "0",
+                     *               "per_tx_limit_usd": "0",
+                     *               "weekly_limit_usd": "0"
+                     *             },
+                     *             "before": {
+                     *               "daily_limit_usd": "100",
+                     *               "monthly_limit_usd": "1000",
+                     *               "per_tx_limit_usd": "50",
+                     *               "weekly_limit_usd": "500"
+                     *             },
+                     *             "loosens": true,
+                     *             "wallet_id": "bce944a6-dd99-431d-8578-fca534378bc7"
+                     *           },
+                     *           "id": "46b59568-5b10-4bb6-a450-413d67e15f08",
+                     *           "object_id": "bce944a6-dd99-431d-8578-fca534378bc7",
+                     *           "timestamp": "2026-11-27T05:17:03.539Z",
+                     *           "type": "controls.changed"
+                     *         }
+                     *       ],
+                     *       "pagination": {
+                     *         "has_more": false,
+                     *         "limit": 50,
+                     *         "offset": 0,
+                     *         "total": 1
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["AgentEvents"];
+                };
+            };
+        };
+    };
+    get_treasury: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "chains": [
+                     *         {
+                     *           "chain": "base",
+                     *           "failed_gas_left_usd": 5,
+                     *           "failed_gas_usd": 0,
+                     *           "read_at": "2026-11-27T05:18:02.529Z",
+                     *           "recipient": "0x4668F788044A63a5433e1F19b184a973a1D691aC",
+                     *           "submissions_left": 2200,
+                     *           "treasury_usdc": "12.5"
+                     *         }
+                     *       ],
+                     *       "failed_gas_budget_usd": 5,
+                     *       "owed_usd": 2.25
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Treasury"];
+                };
+            };
+        };
+    };
     list_budgets: {
         parameters: {
             query?: {
@@ -13887,6 +14310,8 @@ export interface operations {
                 limit?: number;
                 /** @description Rows to skip. */
                 offset?: number;
+                /** @description Only those that this agent, one of its keys or one of its wallets belongs to. */
+                agent_id?: string;
             };
             header?: never;
             path?: never;
@@ -15623,6 +16048,113 @@ export interface operations {
                      *       "status": "paid",
                      *       "to": null,
                      *       "tx_hash": null
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Payout"];
+                };
+            };
+        };
+    };
+    list_payments: {
+        parameters: {
+            query?: {
+                /** @description Rows per page, at most 200. */
+                limit?: number;
+                /** @description Rows to skip. */
+                offset?: number;
+                /** @description Only entries with this status. */
+                status?: "authorized" | "settling" | "paid" | "serving" | "served" | "closed" | "void" | "reversed" | "refunded";
+                /** @description The name of the provider or one of its aliases, as `GET /v1/providers` lists them. */
+                provider?: string;
+                /** @description Only payments from this address, as it is written in `payer`. */
+                payer?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "pagination": {
+                     *         "has_more": false,
+                     *         "limit": 50,
+                     *         "offset": 0,
+                     *         "total": 1
+                     *       },
+                     *       "payments": [
+                     *         {
+                     *           "amount": "0.01",
+                     *           "chain": "base",
+                     *           "created_at": "2026-11-27T05:17:28.503Z",
+                     *           "id": "d5aa54d4-333b-4259-848d-02fa681a2aac",
+                     *           "payer": "0x97691135Be5c2DCc240AA7C0e9ade9e0D1F1774A",
+                     *           "provider": "brave",
+                     *           "refundable": true,
+                     *           "status": "paid",
+                     *           "tx_hash": "0x8e44ea199e887ce2d85f2e8677ff1fcb0c66d5db4c23a81434e38035369f9e27"
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["CallPayments"];
+                    /** @example id,provider,chain,amount,payer,status,refundable,tx_hash,created_at */
+                    "text/csv": string;
+                };
+            };
+        };
+    };
+    refund_payment: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Repeating a request with the same key returns the first response and pays nothing again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                /** @description The unique identifier of the payment (UUID). */
+                payment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                /**
+                 * @example {
+                 *       "amount_usd": 0.01
+                 *     }
+                 */
+                "application/json": components["schemas"]["RefundAmount"];
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "amount_usd": 0.01,
+                     *       "call_id": "d5aa54d4-333b-4259-848d-02fa681a2aac",
+                     *       "chain": "base",
+                     *       "closed_at": "2026-11-27T05:17:34.553Z",
+                     *       "commission_usd": 0,
+                     *       "created_at": "2026-11-27T05:17:34.553Z",
+                     *       "id": "0c2a3b9e-55d4-4e8b-8f0a-6f7d2c1b4a90",
+                     *       "kind": "refund",
+                     *       "service_id": null,
+                     *       "status": "paid",
+                     *       "to": "0x97691135Be5c2DCc240AA7C0e9ade9e0D1F1774A",
+                     *       "tx_hash": "0x3b1c5d0f9a7e4c2b8d6f0e1a2c3b4d5e6f708192a3b4c5d6e7f8091a2b3c4d5e"
                      *     }
                      */
                     "application/json": components["schemas"]["Payout"];
