@@ -197,21 +197,9 @@ def execute(
     drafted_for = [movement.intent(new_id(), is_held=False)] if is_early else []
 
     def commit(drafted: TransactionDraft) -> tuple[history.TransactionView, SignedTransaction]:
-        """Hold the value, allocate the nonce, sign and store: all that must be committed before the broadcast."""
         counted = counting_rent(movement, drafted)
-        transaction_id = drafted_for[0].id if drafted_for else new_id()
-        with intents.recording(counted.intent(transaction_id)) as session:
-            spending_holds.hold(session, counted.wallet.id, counted.spending_request, reference=transaction_id)
-            assert_affordable(session, movement.chain, drafted)
-            transaction = new_transaction(transaction_id, counted)
-            signed = lifecycle.record_signed(
-                session, transaction, drafted, lambda nonce: sign(session, drafted, signer, nonce)
-            )
-            claim.bind(session, transaction_id)
-            recorded = history.view_of(session, transaction)
-            if on_recorded is not None:
-                on_recorded(session, recorded)
-            return recorded, signed
+        intent = counted.intent(drafted_for[0].id if drafted_for else new_id())
+        return _record_signed(counted, drafted, sign, signer, intent, claim=claim, on_recorded=on_recorded)
 
     try:
         with intents.recorded(*drafted_for):
@@ -279,6 +267,30 @@ def counting_rent(movement: Movement, draft: TransactionDraft) -> Movement:
     if wallet.approved is not None:
         wallet = replace(wallet, approved=replace(wallet.approved, max_nanos=wallet.approved.max_nanos + rent_nanos))
     return replace(movement, wallet=wallet, value_nanos=movement.value_nanos + rent_nanos)
+
+
+def _record_signed(
+    movement: Movement,
+    draft: TransactionDraft,
+    sign: SignFunction,
+    signer: Signer,
+    intent: Intent,
+    *,
+    claim: Claim,
+    on_recorded: RecordedCallback | None = None,
+) -> tuple[history.TransactionView, SignedTransaction]:
+    """Hold the value, allocate the nonce, sign and store: all that must be committed before the broadcast."""
+    transaction_id = intent.id
+    with intents.recording(intent) as session:
+        spending_holds.hold(session, movement.wallet.id, movement.spending_request, reference=transaction_id)
+        assert_affordable(session, movement.chain, draft)
+        transaction = new_transaction(transaction_id, movement)
+        signed = lifecycle.record_signed(session, transaction, draft, lambda nonce: sign(session, draft, signer, nonce))
+        claim.bind(session, transaction_id)
+        recorded = history.view_of(session, transaction)
+        if on_recorded is not None:
+            on_recorded(session, recorded)
+        return recorded, signed
 
 
 def assert_affordable(session: Session, chain: ChainName, draft: TransactionDraft) -> None:
