@@ -146,6 +146,7 @@ def _plan_first_available(wallet: WalletView, order: BridgeOrder) -> _Plan:
 
 
 def _plan_with(wallet: WalletView, order: BridgeOrder, adapter: BridgeProvider) -> _Plan:
+    """Draft the transactions of the source chain. Raises: _GasShortage, Rejected, Unreachable, the 403 errors."""
     request = BridgeRequest(
         order.source, order.destination, wallet.address_on(order.source),
         wallet.address_on(order.destination), order.amount,
@@ -156,29 +157,22 @@ def _plan_with(wallet: WalletView, order: BridgeOrder, adapter: BridgeProvider) 
     value_nanos = network_fees.usd_value_nanos(offer.fee) if offer.fee_units else 0
     movement = _movement(wallet, order, value_nanos=value_nanos)
     pipeline.assert_allowed(movement)
-    steps = _prepare(adapter, offer, movement)
-    for step in steps:
-        network_fees.assert_acceptable(step.chain, step.draft.fee_units)
-    total_units = sum(step.draft.fee_units for step in steps)
-    network_fees.assert_acceptable(order.source, total_units, order.max_fee_nanos)
-    return _Plan(adapter, offer, steps, movement)
-
-
-def _prepare(adapter: BridgeProvider, offer: BridgeOffer, movement: Movement) -> tuple[BridgeStep, ...]:
-    """Draft the transactions of the source chain. Raises: _GasShortage, Rejected, Unreachable."""
     shortages = [] if offer.shortage is None else [Rejected(gas.SHORTAGE, details=offer.shortage)]
+    steps: tuple[BridgeStep, ...] = ()
     try:
         steps = adapter.prepare(offer)
+        fee_units = sum(step.draft.fee_units for step in steps)
     except Rejected as error:
         if error.reason != gas.SHORTAGE:
             raise
-        fee_units = parse_amount(error.details["required"], native(movement.chain)).units
+        fee_units = parse_amount(error.details["required"], native(order.source)).units
         shortages.append(error)
-    else:
-        if not shortages:
-            return steps
-        fee_units = sum(step.draft.fee_units for step in steps)
-    raise _GasShortage(MovementQuote(movement=movement, fee_units=fee_units, offer=offer), shortages)
+    if shortages:
+        raise _GasShortage(MovementQuote(movement=movement, fee_units=fee_units, offer=offer), shortages)
+    for step in steps:
+        network_fees.assert_acceptable(step.chain, step.draft.fee_units)
+    network_fees.assert_acceptable(order.source, fee_units, order.max_fee_nanos)
+    return _Plan(adapter, offer, steps, movement)
 
 
 def _record_signed(
