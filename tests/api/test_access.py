@@ -446,7 +446,7 @@ class _Scene:
             client = owner.browser if kind is ClientKind.COOKIE else self.app.test_client()
             with self._frozen(owner.agent, if_=kind is ClientKind.FROZEN):
                 body = None if method == "GET" else row.body(owner.agent) if row.body else {}
-                answer = client.open(path, method=method, json=body, headers=self._headers(kind, owner))
+                answer = client.open(path, method=method, json=body, headers=self._headers(kind, owner), buffered=True)
             answers[kind] = int(answer.status_code)
             if rule.startswith("/v1/"):
                 policy = answer.headers.get("Cache-Control", "")
