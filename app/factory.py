@@ -78,6 +78,7 @@ from app.usage.grouped import StepGroups
 from app.version import VERSION
 from app.wallets.api import routes as wallets
 from app.wallets.transactions.outcome_polling import OutcomePoller, OutcomePollers
+from app.wallets.transfers import OwnerAddresses
 from app.wallets.views import balances
 from app.wallets.views.history import MovementDetails
 from app.web import client_request, error_responses, fields, openapi
@@ -178,6 +179,7 @@ def build_state(settings: Settings, ports: Ports, document: OpenApiDocument, pro
         ServiceWallets(),
         ToolDescriptions(document),
         methods.OFFER,
+        OwnerAddresses(address_book.is_named),
         MovementDetails((kind.name, kind.details) for kind in KINDS.values() if kind.details),
     )
     return AppState(

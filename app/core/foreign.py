@@ -4,6 +4,7 @@ Integers are never booleans, fractions or texts unless a type says so, and each 
 bad entry, so that no answer makes millions of errors.
 """
 
+import unicodedata
 from collections.abc import Callable
 from functools import cache
 from threading import Lock
@@ -71,6 +72,14 @@ HexBytes = Annotated[bytes, parsed(lambda text: bytes.fromhex(text.removeprefix(
 U64 = Annotated[int, Field(strict=True, ge=0, lt=2**64)]
 U64Digits = Annotated[U64, BeforeValidator(_from_digits)]
 U256Digits = Annotated[int, Field(strict=True, ge=0, lt=2**256), BeforeValidator(_from_digits)]
+
+
+def claimed_text(raw: bytes) -> str | None:
+    """Return what others named something, in at most 64 printable characters of one line, or None."""
+    letters = (" " if each.isspace() else each for each in raw[:1024].decode(errors="ignore"))
+    # Not controls, marks of direction, or what is unassigned or private.
+    shown = "".join(each for each in letters if not unicodedata.category(each).startswith("C"))
+    return " ".join(shown.split())[:64].strip() or None
 
 
 def reader(kind: Any) -> Callable[[object], Any]:

@@ -6,9 +6,11 @@ nothing that was signed is known to anyone before. The chain then decides on eac
 on the submission, which is a transaction of the service's wallet.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
+from typing import NamedTuple
 
 from sqlalchemy.orm import Session
 
@@ -18,9 +20,9 @@ from app.core.identifiers import new_id
 from app.core.money import TokenAmount, parse_amount
 from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit
-from app.errors import ServiceError
+from app.errors import InvalidInput, ServiceError
 from app.idempotency.service import Claim
-from app.ports.chain import SignedTransaction, TransactionDraft, TransferIntent
+from app.ports.chain import SignedTransaction, TokenSearch, TransactionDraft, TransferIntent
 from app.ports.errors import PortError, Rejected
 from app.spending import controls as spending_controls
 from app.spending import holds as spending_holds
@@ -165,6 +167,12 @@ def _assert_affordable(session: Session, movement: Movement, plan: SubmissionPla
     authorizations.assert_affordable(session, movement, plan.draft.funds, more_units=fee_units)
 
 
+class OwnerAddresses(NamedTuple):
+    """Says whether the owner of an agent has named an address of a chain, which agents cannot."""
+
+    has: Callable[[str, str, str], bool]
+
+
 @dataclass(frozen=True, slots=True)
 class TransferOrder:
     """A requested transfer or withdrawal: the recipient in canonical form, the amount in base units."""
@@ -205,7 +213,12 @@ def settled(wallet: WalletView, order: TransferOrder) -> TransferOrder:
     """
     token = order.amount.token
     try:
-        units = app_state().ports.chains[order.chain].balances(wallet.address_on(order.chain)).of(token).units
+        chain, address = app_state().ports.chains[order.chain], wallet.address_on(order.chain)
+        if token.contract is None:
+            units = chain.balances(address).of(token).units
+        else:
+            _, found = chain.foreign_tokens(address, TokenSearch((token.contract,)), age=None)
+            units = sum(each.amount.units for each in found if each.amount.token == token)
     except PortError as error:
         raise failures.failure(order.type, error) from None
     # Fees, and what pending movements take, are what is missing; a fee may rise between two readings.
@@ -270,6 +283,11 @@ def send(
 
 
 def _movement(wallet: WalletView, order: TransferOrder) -> Movement:
+    whom = wallet.agent_id, order.chain.value, order.recipient
+    if order.amount.token.contract is not None and not app_state().part(OwnerAddresses).has(*whom):
+        raise InvalidInput.field(
+            "to", "must be an address that the owner has named, on this chain, in the address book"
+        )
     return Movement(
         wallet=wallet, type=order.type, kind=order.kind, chain=order.chain, recipient=order.recipient,
         payee=order.recipient if order.needs_allowlist else None,

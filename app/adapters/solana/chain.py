@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 
 from solders.commitment_config import CommitmentLevel
 from solders.pubkey import Pubkey
@@ -18,6 +17,7 @@ from app.adapters.solana.client.calls import SolanaRpc, SolanaRpcCall
 from app.adapters.solana.client.wire import text
 from app.adapters.solana.deployments import DEAD_ENDS, SolanaDeployment
 from app.adapters.solana.deposits import SolanaDepositScanner
+from app.adapters.solana.foreign_tokens import ForeignTokenReader
 from app.adapters.solana.send import drafts, refusals, tokens, transactions
 from app.adapters.solana.send.transactions import TransactionPlan
 from app.adapters.solana.track.account_history import HistoryReadLimits
@@ -34,7 +34,7 @@ _SENDING = RpcSendTransactionConfig(skip_preflight=True, max_retries=0)
 _LEVELS = {"confirmed": CommitmentLevel.Confirmed, "finalized": CommitmentLevel.Finalized}
 
 
-class SolanaChain(SolanaReceiptPoller, SolanaDepositScanner):
+class SolanaChain(SolanaReceiptPoller, SolanaDepositScanner, ForeignTokenReader):
     """One cluster behind the configured endpoints. Opens no connection before the first call."""
 
     name = ChainName.SOLANA
@@ -69,8 +69,12 @@ class SolanaChain(SolanaReceiptPoller, SolanaDepositScanner):
             refusals=refusals.SEND_REFUSALS,
             is_accepted=lambda reason, _raw: reason == refusals.ALREADY_PROCESSED,
         )
-        self.draft = partial(drafts.draft_transfer, self.rpc, mint=self.mint, level=self.level)
         self.broadcast, self._rebroadcast = sender.broadcast, sender.rebroadcast
+
+    def draft(self, intent: chain.TransferIntent) -> chain.TransactionDraft:
+        if intent.amount.token.contract is not None:
+            return self.draft_foreign(intent)
+        return drafts.draft_transfer(self.rpc, intent, mint=self.mint, level=self.level)
 
     def diagnose(self) -> chain.ChainDiagnosis:
         def missing_contracts(endpoint: RpcEndpoint) -> list[str]:

@@ -75,7 +75,7 @@ class SigningIntent(Authenticated, Model):
     kind: Mapped[str] = mapped_column(sa.String(20))
     recipient: Mapped[str] = mapped_column(sa.String(64))
     amount_units: Mapped[int] = mapped_column(Units)
-    currency: Mapped[str] = mapped_column(sa.String(10))
+    currency: Mapped[str] = mapped_column(sa.String(50))
     minimum_units: Mapped[int | None] = mapped_column(Units)
     # The hold that covers it: there is none for what costs a wallet only network fees.
     hold_id: Mapped[str] = mapped_column(sa.String(64))
@@ -154,7 +154,7 @@ class Transaction(Authenticated, Model):
     from_address: Mapped[str | None] = mapped_column(sa.String(64))
     to_address: Mapped[str] = mapped_column(sa.String(64))
     amount_units: Mapped[int] = mapped_column(Units)
-    currency: Mapped[str] = mapped_column(sa.String(10))
+    currency: Mapped[str] = mapped_column(sa.String(50))
     tx_hash: Mapped[str | None] = mapped_column(sa.String(100))
     status: Mapped[str] = mapped_column(sa.String(10))
     error: Mapped[str | None] = mapped_column(sa.String(200))
@@ -353,5 +353,16 @@ class DepositScanState(Model):
     revision: Mapped[int] = mapped_column(sa.BigInteger, default=0)
 
 
-OWNED_BY_WALLET = (DepositScanState, FundingDeposit, Transaction, Bridge, SigningIntent)
+class ForeignTokenSearch(Model):
+    """The contracts of which something arrived at a wallet on a chain, up to a block."""
+
+    __tablename__ = "foreign_token_searches"
+
+    wallet_id: Mapped[str] = mapped_column(ID, sa.ForeignKey("wallets.id", ondelete="CASCADE"), primary_key=True)
+    chain: Mapped[str] = mapped_column(sa.String(20), primary_key=True)
+    contracts: Mapped[list[str]] = mapped_column(sa.JSON)
+    block_number: Mapped[int] = mapped_column(sa.BigInteger)
+
+
+OWNED_BY_WALLET = (DepositScanState, ForeignTokenSearch, FundingDeposit, Transaction, Bridge, SigningIntent)
 """The tables whose rows a wallet's deletion removes, besides those of its transactions."""

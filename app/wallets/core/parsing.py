@@ -6,7 +6,16 @@ All problems of a request are reported together. Reads neither the database nor 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
-from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Token, tokens
+from app.core.chains import (
+    MAX_DECIMALS,
+    TOKENS_BY_SYMBOL,
+    AddressError,
+    ChainName,
+    Token,
+    address_for_chain,
+    foreign_token,
+    tokens,
+)
 from app.core.money import AmountError, TokenAmount, parse_amount
 from app.errors import InvalidInput
 from app.state import app_state
@@ -43,6 +52,8 @@ def invalid_input_from(reason: str, details: Mapping[str, str]) -> InvalidInput 
     if reason == "amount_below_rent":
         minimum = details.get("minimum")
         return InvalidInput.field("amount", f"must be at least {minimum} for an address that was never used")
+    if reason == "invalid_token":
+        return InvalidInput.field("currency", f"cannot be moved: {details['token_is']}")
     if reason == "invalid_recipient":
         message = _INVALID_RECIPIENT_MESSAGES.get(details.get("recipient_is", ""), "cannot receive this payment")
         return InvalidInput.field("to", message)
@@ -60,6 +71,20 @@ def parse_chain(
     return None
 
 
+def parse_any_token(chain: ChainName | None, name: str, problems: dict[str, list[str]]) -> Token | None:
+    """Parse the currency of a withdrawal, which may be a foreign token, by contract and decimals."""
+    contract, colon, decimals = name.partition(":")
+    if chain is None or not colon:
+        return parse_token(chain, name, problems, field="currency")
+    try:
+        if decimals in map(str, range(MAX_DECIMALS + 1)):
+            return foreign_token(address_for_chain(contract, chain), int(decimals))
+        problems["currency"] = ["must end in a colon and the token's decimals"]
+    except AddressError as error:
+        problems["currency"] = [str(error)]
+    return None
+
+
 def parse_token(chain: ChainName | None, symbol: str, problems: dict[str, list[str]], *, field: str) -> Token | None:
     # ASCII only: some other letters equal these symbols in upper case.
     token = TOKENS_BY_SYMBOL.get(symbol.upper()) if symbol.isascii() else None
@@ -74,7 +99,10 @@ def parse_token(chain: ChainName | None, symbol: str, problems: dict[str, list[s
 def parse_token_amount(
     chain: ChainName | None, amount: str, currency: str, problems: dict[str, list[str]], *, field: str = "currency"
 ) -> TokenAmount | None:
-    token = parse_token(chain, currency, problems, field=field)
+    return parse_amount_of(parse_token(chain, currency, problems, field=field), amount, problems)
+
+
+def parse_amount_of(token: Token | None, amount: str, problems: dict[str, list[str]]) -> TokenAmount | None:
     if token is None:
         return None
     try:

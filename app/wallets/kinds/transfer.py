@@ -28,6 +28,7 @@ from app.web.fields import Recipient, Symbol
 from app.web.schemas import AcceptsCamelCase
 
 _ALL = "max"
+_ANY_CURRENCY = "`ETH`, `SOL` or `USDC`, or the `currency` of a token that `GET /v1/wallets/{id}/tokens` lists."
 _MAX_TRIES = 3
 
 
@@ -43,6 +44,12 @@ class MovementBody(AcceptsCamelCase):
     max_network_fee_usd = MAX_NETWORK_FEE
     approval_note = APPROVAL_NOTE
     dry_run = definition.dry_run_field("the transaction")
+
+
+class WithdrawalBody(MovementBody):
+    """A withdrawal."""
+
+    currency = Symbol(required=True, metadata={"example": "USDC", "description": _ANY_CURRENCY})
 
 
 class MovementShape(MovementState):
@@ -76,11 +83,14 @@ def parse_movement(type_: TransactionType, body: Mapping[str, Any]) -> TransferO
     problems: dict[str, list[str]] = {}
     name, gas = parsing.parse_chain(body["chain"], problems), body.get("gas", GasSource.AUTO)
     takes_all = body["amount"] == _ALL
-    if takes_all:
+    if type_ is TransactionType.WITHDRAWAL:
+        token = parsing.parse_any_token(name, body["currency"], problems)
+    else:
         token = parsing.parse_token(name, body["currency"], problems, field="currency")
+    if takes_all:
         parsed = None if token is None else TokenAmount(0, token)
     else:
-        parsed = parsing.parse_token_amount(name, body["amount"], body["currency"], problems)
+        parsed = parsing.parse_amount_of(token, body["amount"], problems)
     recipient = None
     if name is not None:
         try:
@@ -109,7 +119,11 @@ def transfer(body: dict[str, Any]) -> TransferOrder:
 
 
 def withdraw(body: dict[str, Any]) -> TransferOrder:
-    """Withdraw tokens to an external address; like a transfer, but listed in the history as a withdrawal."""
+    """Withdraw tokens to an external address; like a transfer, but listed in the history as a withdrawal.
+
+    A token that this service does not know goes only to an address in the owner's address book, and the owner approves
+    each withdrawal of one. It counts nothing against dollar limits; the wallet pays the network in its native token.
+    """
     return parse_movement(TransactionType.WITHDRAWAL, body)
 
 
@@ -141,5 +155,9 @@ TRANSFER = _TransferKind(
 )  # fmt: skip
 WITHDRAWAL = replace(
     TRANSFER, name=MovementKind.WITHDRAWAL, title="Withdrawal", errors=(AddressNotAllowed, WithdrawalFailed),
-    parse=withdraw, tool=None,
+    body=WithdrawalBody(), parse=withdraw,
+    tool=Tool(
+        "withdraw", "wallets.withdraw",
+        "Withdraw tokens, also a foreign one of list_tokens: to an address that the owner named, once the owner approves.",
+    ),
 )  # fmt: skip

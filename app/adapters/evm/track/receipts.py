@@ -124,10 +124,15 @@ class EvmReceiptPoller(AuthorizationPoller):
         return None if found is None else self._outcome(query, found, head=head.result)
 
     def _outcome(self, query: TransactionQuery, receipt: TransactionReceipt, *, head: int) -> TransactionOutcome:
+        foreign = query.terms.get("token")
+        sent = (TRANSFER_EVENT.decode(log) for log in receipt.logs if log.contract == foreign)
+        # A foreign token whose transfer returns false has moved nothing.
+        has_sent = foreign is None or any(each is not None and each[0] == query.sender for each in sent)
+        has_succeeded = receipt.succeeded and has_sent
         has_l1_fee = self.deployment.gas_price_oracle is not None
         l1_fee = receipt.l1_fee_units if has_l1_fee else 0
         return TransactionOutcome(
-            status=TransactionStatus.SUCCEEDED if receipt.succeeded else TransactionStatus.REVERTED,
+            status=TransactionStatus.SUCCEEDED if has_succeeded else TransactionStatus.REVERTED,
             tx_hash=receipt.tx_hash,
             block=receipt.block,
             # The node that returned the head may lag behind the one that had the receipt.

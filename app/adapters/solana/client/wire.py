@@ -63,6 +63,15 @@ class _Found(_AtSlot, Generic[T]):
     found: foreign.Items[T | None] = Field(alias="value")
 
 
+class OwnedAccount(foreign.ForeignModel):
+    address: PubkeyText = Field(alias="pubkey")
+    account: AccountState
+
+
+class OwnedAccounts(_AtSlot):
+    found: foreign.Items[OwnedAccount] = Field(alias="value")
+
+
 class Blockhash(_AtSlot):
     """A recent blockhash with the slot that it was read at and the last block height at which it may be used."""
 
