@@ -22,10 +22,12 @@ from app.ports.chain import (
     Chain,
     ChainDiagnosis,
     DepositScan,
+    ForeignToken,
     SentTransaction,
     SignedTransaction,
     StoredTransaction,
     Terms,
+    TokenSearch,
     TransactionDraft,
     TransactionOutcome,
     TransactionQuery,
@@ -117,6 +119,14 @@ class FaultyChain(_Faulty):
 
     def balances(self, address: str) -> Balances:
         answer: Balances = self._through("balances", lambda: self.real.balances(address))
+        return answer
+
+    def foreign_tokens(
+        self, address: str, search: TokenSearch, *, age: timedelta | None
+    ) -> tuple[TokenSearch, Sequence[ForeignToken]]:
+        answer: tuple[TokenSearch, Sequence[ForeignToken]] = self._through(
+            "foreign_tokens", lambda: self.real.foreign_tokens(address, search, age=age)
+        )
         return answer
 
     def draft(self, intent: TransferIntent) -> TransactionDraft:

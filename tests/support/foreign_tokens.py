@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import secrets
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
+from solders.account import Account
+from solders.keypair import Keypair
+from solders.pubkey import Pubkey
 
 from sandbox.evm import EvmNode
+from solana_node import SolanaNode
+from solana_node.addresses import TOKEN, TOKEN_2022, associated_token_address
+from solana_node.tokens import mint_data, token_account_data
 from tests.support.evm import await_mined
 
 _REVERT = bytes.fromhex("5f5ffd")
@@ -121,3 +129,66 @@ class ForeignErc20:
 
 def hex_word(value: int) -> str:
     return "0x" + value.to_bytes(32).hex()
+
+
+_MINT, _ACCOUNT = 1, 2
+IMMUTABLE_OWNER, NON_TRANSFERABLE, TRANSFER_HOOK, TOKEN_METADATA, TRANSFER_FEE = 7, 9, 14, 19, 1
+_METAPLEX = Pubkey.from_string("metaqbxxUerdq28cj1RbAWkYQm3ybzjb6a8bt518x1s")
+
+
+def extension(kind: int, content: bytes = b"") -> bytes:
+    return struct.pack("<HH", kind, len(content)) + content
+
+
+def named(symbol: str, name: str) -> bytes:
+    """Return what Metaplex's account and the metadata extension have in common."""
+    texts = [each.encode() for each in (name, symbol, "http://evil.example")]
+    return bytes(64) + b"".join(struct.pack("<I", len(each)) + each for each in texts)
+
+
+def fee_of(basis_points: int) -> bytes:
+    """Return the extension of a mint that takes a fee of each transfer."""
+    fee = struct.pack("<QQH", 0, 2**63, basis_points)
+    return extension(TRANSFER_FEE, bytes(72) + fee + fee)
+
+
+@dataclass
+class ForeignSplToken:
+    """A mint on a Solana node; what is held of it is placed, and moved by the real programs."""
+
+    node: SolanaNode
+    mint: Pubkey
+    program: Pubkey
+
+    @classmethod
+    def create(cls, node: SolanaNode, *extensions: bytes, decimals: int = 6, is_2022: bool = False) -> ForeignSplToken:
+        program = Pubkey.from_string(TOKEN_2022 if is_2022 else TOKEN)
+        token = cls(node, Keypair().pubkey(), program)
+        data = bytearray(mint_data(decimals))
+        data[36:44] = (10**12).to_bytes(8, "little")
+        node.set_account(token.mint, Account(10**9, _extended(bytes(data), _MINT, *extensions), program))
+        return token
+
+    def claim(self, symbol: str, name: str) -> None:
+        """Name the token in the account that Metaplex's program would write."""
+        seeds = [b"metadata", bytes(_METAPLEX), bytes(self.mint)]
+        place = Pubkey.find_program_address(seeds, _METAPLEX)[0]
+        self.node.set_account(place, Account(10**9, b"\x04" + named(symbol, name), _METAPLEX))
+
+    def place(self, owner: str, units: int, *extensions: bytes, at: Pubkey | None = None, frozen: bool = False) -> None:
+        """Give an address some, in its associated account unless another is named."""
+        key = Pubkey.from_string(owner)
+        data = bytearray(token_account_data(self.mint, key, units))
+        data[108] = 2 if frozen else 1
+        place = at or associated_token_address(key, self.mint, program=str(self.program))
+        self.node.set_account(place, Account(10**9, _extended(bytes(data), _ACCOUNT, *extensions), self.program))
+        self.node.advance(40)
+
+    def held_by(self, owner: str) -> int:
+        place = associated_token_address(Pubkey.from_string(owner), self.mint, program=str(self.program))
+        found = self.node.call("getAccountInfo", str(place), {"encoding": "base64", "commitment": "processed"})["value"]
+        return 0 if found is None else int.from_bytes(base64.b64decode(found["data"][0])[64:72], "little")
+
+
+def _extended(data: bytes, kind: int, *extensions: bytes) -> bytes:
+    return data.ljust(165, b"\0") + bytes([kind]) + b"".join(extensions) if extensions else data

@@ -26,9 +26,11 @@ from app.ports.chain import (
     Deposit,
     DepositScan,
     EndpointStatus,
+    ForeignToken,
     SignedTransaction,
     StoredTransaction,
     Terms,
+    TokenSearch,
     TransactionDraft,
     TransactionOutcome,
     TransactionQuery,
@@ -292,6 +294,13 @@ class SimulatedChain:
     def balances(self, address: str) -> Balances:
         self._ask()
         return Balances(tuple(TokenAmount(self.owned(address, each), each) for each in tokens(self.name)))
+
+    def foreign_tokens(
+        self, _address: str, search: TokenSearch, *, age: timedelta | None
+    ) -> tuple[TokenSearch, Sequence[ForeignToken]]:
+        assert age is not None
+        self._ask()
+        return search, []
 
     def draft(self, intent: TransferIntent) -> TransactionDraft:
         self._ask()
