@@ -13,14 +13,14 @@ down_revision = "0051"
 branch_labels = None
 depends_on = None
 
-_NAMING = ("transactions", "signing_intents")
+_TABLES = ("transactions", "signing_intents")
 
 
 def upgrade() -> None:
     """Add the table, and make room for the contract of a token with its decimals."""
     op.create_table(
         "foreign_token_searches",
-        sa.Column("wallet_id", sa.String(36), sa.ForeignKey("wallets.id", ondelete="CASCADE"), primary_key=True),
+        sa.Column("wallet_id", sa.Uuid(as_uuid=False), primary_key=True),
         sa.Column("chain", sa.String(20), primary_key=True),
         sa.Column("contracts", sa.JSON, nullable=False),
         sa.Column("block_number", sa.BigInteger, nullable=False),
@@ -37,5 +37,5 @@ def downgrade() -> None:
 def _resize(before: int, after: int) -> None:
     # SQLite does not check lengths, and a copy of these tables would take long.
     if op.get_bind().dialect.name == "postgresql":
-        for table in _NAMING:
+        for table in _TABLES:
             op.alter_column(table, "currency", type_=sa.String(after), existing_type=sa.String(before))

@@ -67,8 +67,8 @@ def test_a_token_is_listed_and_withdrawn_once_the_owner_approves(
     stage: Stage, home: str, *, is_2022: bool, of_mint: tuple[bytes, ...], of_account: tuple[bytes, ...], arrives: int
 ) -> None:
     token = ForeignSplToken.create(stage.driver.node, *of_mint, is_2022=is_2022)
-    token.place(stage.address, 5_000_000, *of_account)
     token.claim("GOOD\0\0", "\u202eA good token")
+    token.place(stage.address, 5_000_000, *of_account)
     assert tokens_of(stage.agent) == [{
         "chain": "solana", "currency": f"{token.mint}:6", "contract": str(token.mint), "decimals": 6, "balance": "5",
         "claimed_symbol": "GOOD", "claimed_name": "A good token", "withdrawal_refusal": None,

@@ -358,7 +358,7 @@ class ForeignTokenSearch(Model):
 
     __tablename__ = "foreign_token_searches"
 
-    wallet_id: Mapped[str] = mapped_column(ID, sa.ForeignKey("wallets.id", ondelete="CASCADE"), primary_key=True)
+    wallet_id: Mapped[str] = mapped_column(ID, primary_key=True)
     chain: Mapped[str] = mapped_column(sa.String(20), primary_key=True)
     contracts: Mapped[list[str]] = mapped_column(sa.JSON)
     block_number: Mapped[int] = mapped_column(sa.BigInteger)
