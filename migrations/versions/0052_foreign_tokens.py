@@ -25,17 +25,20 @@ def upgrade() -> None:
         sa.Column("contracts", sa.JSON, nullable=False),
         sa.Column("block_number", sa.BigInteger, nullable=False),
     )
-    _resize(10, 50)
+    _alter(sa.String(50))
 
 
 def downgrade() -> None:
-    """Drop the table; movements of foreign tokens cannot be kept."""
-    _resize(50, 10)
+    """Drop the table; fails while a movement of a foreign token is stored."""
+    _alter(sa.String(10))
     op.drop_table("foreign_token_searches")
 
 
-def _resize(before: int, after: int) -> None:
-    # SQLite does not check lengths, and a copy of these tables would take long.
+def _alter(kind: sa.String) -> None:
     if op.get_bind().dialect.name == "postgresql":
-        for table in _TABLES:
-            op.alter_column(table, "currency", type_=sa.String(after), existing_type=sa.String(before))
+        op.execute("SET LOCAL statement_timeout = '2s'")
+        op.execute(f"LOCK TABLE {', '.join(_TABLES)} IN ACCESS EXCLUSIVE MODE")
+        op.execute("SET LOCAL statement_timeout = 0")
+    for table in _TABLES:
+        with op.batch_alter_table(table) as batch:
+            batch.alter_column("currency", type_=kind, existing_nullable=False)
