@@ -78,7 +78,6 @@ from app.usage.grouped import StepGroups
 from app.version import VERSION
 from app.wallets.api import routes as wallets
 from app.wallets.transactions.outcome_polling import OutcomePoller, OutcomePollers
-from app.wallets.transfers import OwnerAddresses
 from app.wallets.views import balances
 from app.wallets.views.history import MovementDetails
 from app.web import client_request, error_responses, fields, openapi
@@ -179,7 +178,6 @@ def build_state(settings: Settings, ports: Ports, document: OpenApiDocument, pro
         ServiceWallets(),
         ToolDescriptions(document),
         methods.OFFER,
-        OwnerAddresses(address_book.is_named),
         MovementDetails((kind.name, kind.details) for kind in KINDS.values() if kind.details),
     )
     return AppState(
@@ -187,8 +185,9 @@ def build_state(settings: Settings, ports: Ports, document: OpenApiDocument, pro
         rate_limiter=RateLimiter(settings.redis_address), provider_listings=(purchases.provider_listing,),
         wallet_deletion_guards=(purchases.deletion_conflict, topups.open_topup_error, open_payout_error),
         wallet_deletion_listeners=(subscriptions.cancel_for_wallet, service_purchases.remove_rows_of),
-        gas_sponsor=settlement_risks.gas_sponsor, balance_readers=balances.reader_threads(ports.chains),
-        verified_networks=set(), parts={type(part): part for part in parts},
+        gas_sponsor=settlement_risks.gas_sponsor, is_address_named=address_book.is_named,
+        balance_readers=balances.reader_threads(ports.chains), verified_networks=set(),
+        parts={type(part): part for part in parts},
     )  # fmt: skip
 
 

@@ -38,7 +38,6 @@ class Token:
 
     @property
     def contract(self) -> str | None:
-        """Return the contract or mint of a foreign token."""
         address, colon, _ = self.symbol.partition(":")
         return address if colon else None
 
@@ -53,12 +52,8 @@ MAX_DECIMALS = 36
 """A foreign token that claims more, or no number, is counted in base units."""
 
 
-def foreign_token(contract: str, decimals: int) -> Token:
-    return Token(f"{contract}:{decimals}", decimals)
-
-
 def token_named(symbol: str) -> Token:
-    """Return the token of a stored symbol. Raises: LookupError, ValueError."""
+    """Return a token by its symbol, known or foreign. Raises: LookupError, ValueError."""
     _, colon, decimals = symbol.partition(":")
     return Token(symbol, int(decimals)) if colon else TOKENS_BY_SYMBOL[symbol]
 

@@ -4,7 +4,6 @@ Integers are never booleans, fractions or texts unless a type says so, and each 
 bad entry, so that no answer makes millions of errors.
 """
 
-import unicodedata
 from collections.abc import Callable
 from functools import cache
 from threading import Lock
@@ -75,11 +74,8 @@ U256Digits = Annotated[int, Field(strict=True, ge=0, lt=2**256), BeforeValidator
 
 
 def claimed_text(raw: bytes) -> str | None:
-    """Return what others named something, in at most 64 printable characters of one line, or None."""
-    letters = (" " if each.isspace() else each for each in raw[:1024].decode(errors="ignore"))
-    # Not controls, marks of direction, or what is unassigned or private.
-    shown = "".join(each for each in letters if not unicodedata.category(each).startswith("C"))
-    return " ".join(shown.split())[:64].strip() or None
+    """Return what others named something, in at most 64 printable characters, or None."""
+    return "".join(filter(str.isprintable, raw[:1024].decode(errors="ignore"))).strip()[:64] or None
 
 
 def reader(kind: Any) -> Callable[[object], Any]:

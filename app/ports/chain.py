@@ -252,24 +252,15 @@ class Balances:
 
 @dataclass(frozen=True, slots=True)
 class ForeignToken:
-    """A token that this service does not know, as an address holds it; `refusal` is why it cannot be withdrawn.
+    """A token that this service does not know; what it calls itself is printable, and not to be trusted.
 
-    `symbol` and `name` are what it calls itself: short, printable, and not to be trusted.
+    `refusal` is why it cannot be withdrawn.
     """
 
     amount: TokenAmount
     symbol: str | None
     name: str | None
     refusal: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TokenSearch:
-    """The contracts found so far of what arrived at an address, and the block up to which its chain was searched."""
-
-    contracts: tuple[str, ...] = ()
-    block: int | None = None
-    is_complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,13 +304,8 @@ class Chain(Protocol):
     def balances(self, address: str) -> Balances:
         """Read all supported tokens of an address at one block."""
 
-    def foreign_tokens(
-        self, address: str, search: TokenSearch, *, age: timedelta | None
-    ) -> tuple[TokenSearch, Sequence[ForeignToken]]:
-        """Read the foreign tokens of an address, after some more of the search; without an age, of its contracts only.
-
-        An address of that age is not searched before. No token can hide another. Raises: Unreachable.
-        """
+    def foreign_tokens(self, address: str, scan_state: Terms) -> Sequence[ForeignToken]:
+        """Read the foreign tokens of an address, as far as its scans found any; no token can hide another one."""
 
     def recipient_rejection(self, recipient: str, token: Token) -> str | None:
         """Return why a recipient can never be paid (burn address, contract that keeps it, …), or None. No network."""

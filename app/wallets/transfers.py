@@ -6,11 +6,9 @@ nothing that was signed is known to anyone before. The chain then decides on eac
 on the submission, which is a transaction of the service's wallet.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
-from typing import NamedTuple
 
 from sqlalchemy.orm import Session
 
@@ -22,7 +20,7 @@ from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit
 from app.errors import InvalidInput, ServiceError
 from app.idempotency.service import Claim
-from app.ports.chain import SignedTransaction, TokenSearch, TransactionDraft, TransferIntent
+from app.ports.chain import SignedTransaction, TransactionDraft, TransferIntent
 from app.ports.errors import PortError, Rejected
 from app.spending import controls as spending_controls
 from app.spending import holds as spending_holds
@@ -41,6 +39,8 @@ from app.wallets.views import history
 from app.wallets.views.history import TransactionView
 
 _MAX_READINGS = 5
+_MORE_UNITS = 10**59
+"""More than anybody holds of a token that is worth something."""
 
 
 def quote_sponsored(movement: Movement, *, without_gas: ServiceError | None = None) -> MovementQuote:
@@ -167,12 +167,6 @@ def _assert_affordable(session: Session, movement: Movement, plan: SubmissionPla
     authorizations.assert_affordable(session, movement, plan.draft.funds, more_units=fee_units)
 
 
-class OwnerAddresses(NamedTuple):
-    """Says whether the owner of an agent has named an address of a chain, which agents cannot."""
-
-    has: Callable[[str, str, str], bool]
-
-
 @dataclass(frozen=True, slots=True)
 class TransferOrder:
     """A requested transfer or withdrawal: the recipient in canonical form, the amount in base units."""
@@ -214,11 +208,8 @@ def settled(wallet: WalletView, order: TransferOrder) -> TransferOrder:
     token = order.amount.token
     try:
         chain, address = app_state().ports.chains[order.chain], wallet.address_on(order.chain)
-        if token.contract is None:
-            units = chain.balances(address).of(token).units
-        else:
-            _, found = chain.foreign_tokens(address, TokenSearch((token.contract,)), age=None)
-            units = sum(each.amount.units for each in found if each.amount.token == token)
+        # A draft reads the balance of a foreign token, and says what is missing.
+        units = chain.balances(address).of(token).units if token.contract is None else _MORE_UNITS
     except PortError as error:
         raise failures.failure(order.type, error) from None
     # Fees, and what pending movements take, are what is missing; a fee may rise between two readings.
@@ -283,11 +274,9 @@ def send(
 
 
 def _movement(wallet: WalletView, order: TransferOrder) -> Movement:
-    whom = wallet.agent_id, order.chain.value, order.recipient
-    if order.amount.token.contract is not None and not app_state().part(OwnerAddresses).has(*whom):
-        raise InvalidInput.field(
-            "to", "must be an address that the owner has named, on this chain, in the address book"
-        )
+    to = wallet.agent_id, order.chain.value, order.recipient
+    if order.amount.token.contract is not None and not app_state().is_address_named(*to):
+        raise InvalidInput.field("to", "must be an address that the owner has named on this chain")
     return Movement(
         wallet=wallet, type=order.type, kind=order.kind, chain=order.chain, recipient=order.recipient,
         payee=order.recipient if order.needs_allowlist else None,

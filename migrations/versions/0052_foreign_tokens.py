@@ -1,4 +1,4 @@
-"""Foreign tokens: where a wallet's were searched, and currencies that are an address.
+"""Currencies of movements that are the contract of a token, with its decimals.
 
 Revision: 0052; after: 0051
 """
@@ -17,21 +17,13 @@ _TABLES = ("transactions", "signing_intents")
 
 
 def upgrade() -> None:
-    """Add the table, and make room for the contract of a token with its decimals."""
-    op.create_table(
-        "foreign_token_searches",
-        sa.Column("wallet_id", sa.Uuid(as_uuid=False), primary_key=True),
-        sa.Column("chain", sa.String(20), primary_key=True),
-        sa.Column("contracts", sa.JSON, nullable=False),
-        sa.Column("block_number", sa.BigInteger, nullable=False),
-    )
+    """Make room for 50 characters."""
     _alter(sa.String(50))
 
 
 def downgrade() -> None:
-    """Drop the table; fails while a movement of a foreign token is stored."""
+    """Restore the limit of 10; fails while a movement of a foreign token is stored."""
     _alter(sa.String(10))
-    op.drop_table("foreign_token_searches")
 
 
 def _alter(kind: sa.String) -> None:

@@ -15,6 +15,8 @@ from app.core import clock
 from app.core.chains import ChainName, address_for_chain
 from app.owner import address_book
 from app.platform.agents import service as platform
+from app.wallets.deposits import scanner
+from app.wallets.deposits.scan_states import Tier
 from sandbox.evm import EvmNode
 from tests.api.test_approvals import decide, read
 from tests.support import foreign_tokens as code
@@ -44,6 +46,12 @@ def named(agent: Agent, address: str, chain: ChainName = ChainName.BASE) -> str:
     with agent.client.application.app_context():
         address_book.set_name(shell_actor(), agent.id, chain.value, canonical, "My own wallet")
     return canonical
+
+
+def scan(node: EvmNode) -> None:
+    """Find what has arrived, once it is deep enough."""
+    node.mine(8)
+    scanner.scan(ChainName.BASE, Tier.ALL)
 
 
 def tokens_of(agent: Agent) -> list[dict[str, Any]]:
@@ -82,6 +90,8 @@ def test_a_token_that_arrives_is_listed_and_withdrawn_once_the_owner_approves(
     agent: Agent, base_node: EvmNode, home: str
 ) -> None:
     token = received(agent, base_node)
+    assert tokens_of(agent) == []
+    scan(base_node)
     [listed] = tokens_of(agent)
     assert listed == {
         "chain": "base", "currency": f"{token.address}:18", "contract": token.address, "decimals": 18, "balance": "5",
@@ -89,7 +99,7 @@ def test_a_token_that_arrives_is_listed_and_withdrawn_once_the_owner_approves(
     }  # fmt: skip
     answer = asked(agent, token, home)
     assert answer.get_json()["approval"]["reason"] == "foreign_token"
-    assert (token.held_by(home), agent.history()) == (0, [])
+    assert (token.held_by(home), agent.history(type="withdrawal")) == (0, [])
     done = approved(agent, answer)
     assert done["status"] == "executed", done
     row = settle(agent)
@@ -98,7 +108,7 @@ def test_a_token_that_arrives_is_listed_and_withdrawn_once_the_owner_approves(
     assert (agent.spent_this_month(), row["cost_usd"]) == (0, 0)
     assert [each["balance"] for each in tokens_of(agent)] == ["3"]
     approvals.execute()
-    assert len(agent.history()) == 1
+    assert len(agent.history(type="withdrawal")) == 1
 
 
 def test_it_goes_only_to_an_address_that_the_owner_named_and_never_without_the_owner(
@@ -214,6 +224,7 @@ def test_hostile_tokens_hide_no_other_one(agent: Agent, base_node: EvmNode) -> N
     old = received(agent, base_node, symbol=code.words(b"MKR\xff".ljust(32, b"\0")), name=code.words(bytes(32)))
     huge = received(agent, base_node, decimals=code.number(255), symbol=code.words(b"\xff" * 64))
     rich = received(agent, base_node, balance=code.number(2**256 - 1))
+    scan(base_node)
     found = {each["contract"]: each for each in tokens_of(agent)}
     assert found.keys() == {each.address for each in (good, long, mute, old, huge, rich)}
     claims = {each: (found[each]["claimed_symbol"], found[each]["claimed_name"]) for each in found}
@@ -228,6 +239,7 @@ def test_hostile_tokens_hide_no_other_one(agent: Agent, base_node: EvmNode) -> N
 
 def test_a_wallet_that_holds_a_foreign_token_is_deleted_only_by_force(agent: Agent, base_node: EvmNode) -> None:
     token = received(agent, base_node)
+    scan(base_node)
     refused = agent.client.delete(agent.wallet_url, headers=agent.headers())
     assert (refused.status_code, refused.get_json()["code"]) == (409, "WALLET_NOT_EMPTY")
     held = {"chain": "base", "token": f"{token.address}:18", "balance": "5"}

@@ -20,7 +20,7 @@ from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.calls import Function
 from app.adapters.evm.contracts.deployments import PERMIT2
 from app.core import clock
-from app.core.chains import ChainName, foreign_token
+from app.core.chains import ChainName, token_named
 from app.core.money import TokenAmount
 from sandbox.evm import EvmNode
 from tests.api.test_foreign_tokens import approved, asked, named, received, settle
@@ -38,7 +38,7 @@ UNITS = 5 * 10**18
 
 
 def record(attacker: Attacker, contract: str = TOKEN_CONTRACT, kind: str = "withdrawal", **changed: Any) -> str:
-    amount = TokenAmount(UNITS, foreign_token(contract, 18))
+    amount = TokenAmount(UNITS, token_named(f"{contract}:18"))
     return attacker.record(kind=kind, amount=amount, held_nanos=0, **changed)
 
 
@@ -83,7 +83,7 @@ def test_a_foreign_token_is_only_withdrawn(attacker: Attacker) -> None:
 
 
 def test_without_its_hold_it_is_not_signed(attacker: Attacker) -> None:
-    attacker.record(kind="withdrawal", amount=TokenAmount(UNITS, foreign_token(TOKEN_CONTRACT, 18)), held_nanos=None)
+    attacker.record(kind="withdrawal", amount=TokenAmount(UNITS, token_named(f"{TOKEN_CONTRACT}:18")), held_nanos=None)
     assert attacker.refusal(fields(attacker)) == "hold_missing"
 
 
@@ -105,7 +105,7 @@ def transferring(
 
 
 def record_spl(attacker: Attacker, mint: Pubkey, **changed: Any) -> str:
-    amount = TokenAmount(UNITS, foreign_token(str(mint), 6))
+    amount = TokenAmount(UNITS, token_named(f"{mint}:6"))
     on_solana = {"chain": ChainName.SOLANA, "recipient": str(PAYEE), "amount": amount, "kind": "withdrawal"}
     return attacker.record(held_nanos=0, **on_solana | changed)
 

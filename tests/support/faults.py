@@ -27,7 +27,6 @@ from app.ports.chain import (
     SignedTransaction,
     StoredTransaction,
     Terms,
-    TokenSearch,
     TransactionDraft,
     TransactionOutcome,
     TransactionQuery,
@@ -121,11 +120,9 @@ class FaultyChain(_Faulty):
         answer: Balances = self._through("balances", lambda: self.real.balances(address))
         return answer
 
-    def foreign_tokens(
-        self, address: str, search: TokenSearch, *, age: timedelta | None
-    ) -> tuple[TokenSearch, Sequence[ForeignToken]]:
-        answer: tuple[TokenSearch, Sequence[ForeignToken]] = self._through(
-            "foreign_tokens", lambda: self.real.foreign_tokens(address, search, age=age)
+    def foreign_tokens(self, address: str, scan_state: Terms) -> Sequence[ForeignToken]:
+        answer: Sequence[ForeignToken] = self._through(
+            "foreign_tokens", lambda: self.real.foreign_tokens(address, scan_state)
         )
         return answer
 

@@ -140,10 +140,10 @@ def extension(kind: int, content: bytes = b"") -> bytes:
     return struct.pack("<HH", kind, len(content)) + content
 
 
-def named(symbol: str, name: str) -> bytes:
+def named(mint: Pubkey, symbol: str, name: str) -> bytes:
     """Return what Metaplex's account and the metadata extension have in common."""
     texts = [each.encode() for each in (name, symbol, "http://evil.example")]
-    return bytes(64) + b"".join(struct.pack("<I", len(each)) + each for each in texts)
+    return bytes(32) + bytes(mint) + b"".join(struct.pack("<I", len(each)) + each for each in texts)
 
 
 def fee_of(basis_points: int) -> bytes:
@@ -161,9 +161,18 @@ class ForeignSplToken:
     program: Pubkey
 
     @classmethod
-    def create(cls, node: SolanaNode, *extensions: bytes, decimals: int = 6, is_2022: bool = False) -> ForeignSplToken:
+    def create(
+        cls,
+        node: SolanaNode,
+        *extensions: bytes,
+        decimals: int = 6,
+        is_2022: bool = False,
+        own_name: tuple[str, str] | None = None,
+    ) -> ForeignSplToken:
         program = Pubkey.from_string(TOKEN_2022 if is_2022 else TOKEN)
         token = cls(node, Keypair().pubkey(), program)
+        if own_name is not None:
+            extensions += (extension(TOKEN_METADATA, named(token.mint, *own_name)),)
         data = bytearray(mint_data(decimals))
         data[36:44] = (10**12).to_bytes(8, "little")
         node.set_account(token.mint, Account(10**9, _extended(bytes(data), _MINT, *extensions), program))
@@ -173,7 +182,7 @@ class ForeignSplToken:
         """Name the token in the account that Metaplex's program would write."""
         seeds = [b"metadata", bytes(_METAPLEX), bytes(self.mint)]
         place = Pubkey.find_program_address(seeds, _METAPLEX)[0]
-        self.node.set_account(place, Account(10**9, b"\x04" + named(symbol, name), _METAPLEX))
+        self.node.set_account(place, Account(10**9, b"\x04" + named(self.mint, symbol, name), _METAPLEX))
 
     def place(self, owner: str, units: int, *extensions: bytes, at: Pubkey | None = None, frozen: bool = False) -> None:
         """Give an address some, in its associated account unless another is named."""

@@ -25,7 +25,7 @@ from app.db.unit_of_work import unit_of_work
 from app.errors import ApprovalRequired
 from app.events import fan_out
 from app.idempotency.service import Claim
-from app.ports.chain import Balances, ForeignToken, TokenSearch
+from app.ports.chain import Balances, ForeignToken, Terms
 from app.ports.errors import Unreachable
 from app.spending import accounts as spending_accounts
 from app.spending import holds as spending_holds
@@ -59,12 +59,10 @@ class StaticChain:
         units = self.held.get(address, {})
         return Balances(tuple(TokenAmount(units.get(token.symbol, 0), token) for token in tokens(self.name)))
 
-    def foreign_tokens(
-        self, address: str, search: TokenSearch, *, age: timedelta | None
-    ) -> tuple[TokenSearch, Sequence[ForeignToken]]:
-        if self.unreachable or age is None:
+    def foreign_tokens(self, address: str, _scan_state: Terms) -> Sequence[ForeignToken]:
+        if self.unreachable:
             raise Unreachable("chain_unreachable")
-        return search, self.foreign.get(address, [])
+        return self.foreign.get(address, [])
 
     def explorer_url(self, tx_hash: str) -> str:
         return f"https://explorer.invalid/tx/{tx_hash}"

@@ -30,7 +30,6 @@ from app.ports.chain import (
     SignedTransaction,
     StoredTransaction,
     Terms,
-    TokenSearch,
     TransactionDraft,
     TransactionOutcome,
     TransactionQuery,
@@ -295,12 +294,9 @@ class SimulatedChain:
         self._ask()
         return Balances(tuple(TokenAmount(self.owned(address, each), each) for each in tokens(self.name)))
 
-    def foreign_tokens(
-        self, _address: str, search: TokenSearch, *, age: timedelta | None
-    ) -> tuple[TokenSearch, Sequence[ForeignToken]]:
-        assert age is not None
+    def foreign_tokens(self, _address: str, _scan_state: Terms) -> Sequence[ForeignToken]:
         self._ask()
-        return search, []
+        return []
 
     def draft(self, intent: TransferIntent) -> TransactionDraft:
         self._ask()

@@ -313,16 +313,16 @@ def transaction(tx_hash: str, *, tolerates: Tolerance | None = None) -> RpcCall[
 _read: Callable[[object], tuple[EventLog, ...]] = reader(Items[EventLog])
 
 
-def logs_call(contract: str | None, topics: Sequence[Any], *, first: int, last: int) -> RpcCall[tuple[EventLog, ...]]:
+def logs_call(contract: str, topics: Sequence[Any], *, first: int, last: int) -> RpcCall[tuple[EventLog, ...]]:
     """Return a call for the logs in a range of blocks, which the node may refuse."""
-    query: Any = {"topics": topics, "fromBlock": first, "toBlock": last} | ({"address": contract} if contract else {})
+    query: Any = {"address": contract, "topics": topics, "fromBlock": first, "toBlock": last}
     return call(lambda eth: eth.get_logs(query), _read, tolerates=accept_any_error)
 
 
 def read_logs(
-    endpoint: RpcEndpoint, contract: str | None, topics: Sequence[object], *, first: int, last: int
+    endpoint: RpcEndpoint, contract: str, topics: Sequence[object], *, first: int, last: int
 ) -> Iterator[tuple[int, Sequence[EventLog]]]:
-    """Yield each range's last block and its logs, of any contract for None; remember its size. Raises: EndpointError."""
+    """Yield, for each range, its last block and its logs; the accepted range is remembered. Raises: EndpointError."""
     while first <= last:
         until = min(last, first + endpoint.log_range.value - 1)
         logs = logs_call(contract, topics, first=first, last=until)
@@ -334,9 +334,7 @@ def read_logs(
             endpoint.log_range.refuse(block_count)
             continue
         endpoint.log_range.accept(block_count)
-        if any(
-            log.contract != (contract or log.contract) or not first <= log.block_number <= until for log in logs.result
-        ):
+        if any(log.contract != contract or not first <= log.block_number <= until for log in logs.result):
             raise EndpointError("unexpected_answer", perhaps_executed=True)
         yield until, logs.result
         first = until + 1

@@ -4,63 +4,74 @@ Anybody can deploy such a contract and send its tokens to any address. Each call
 which also bounds what it returns, and nothing that it returns is an error.
 """
 
-from collections.abc import Sequence
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
+from eth_utils.address import to_checksum_address
 from web3.types import TxParams
 
 from app.adapters.evm import calls
 from app.adapters.evm.contracts.calls import BALANCE_OF, TRANSFER, TRANSFER_EVENT, EvmConnection
-from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
+from app.adapters.jsonrpc.calls import EndpointError, RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
-from app.core.chains import MAX_DECIMALS, ZERO_EVM_ADDRESS, Token, foreign_token
-from app.core.foreign import claimed_text
+from app.core.chains import MAX_DECIMALS, ZERO_EVM_ADDRESS, token_named
+from app.core.foreign import MalformedResponseError, claimed_text
 from app.core.money import TokenAmount
-from app.ports.chain import ForeignToken, Shortage, Terms, TokenSearch, TransferIntent
-from app.ports.errors import Rejected, Unreachable
+from app.ports.chain import ForeignToken, Shortage, Terms, TransferIntent
+from app.ports.errors import Rejected
 
+CONTRACT_TERM, CONTRACTS_TERM = "token", "contracts"
+"""Of a transfer, the contract that must have moved something; of an address, those that are read."""
+MAX_CONTRACTS = 100
 _GAS, _TRANSFER_GAS = 150_000, 2_000_000
-_MAX_RANGES, _MAX_CONTRACTS = 10, 100
-_REWIND_BLOCKS = 64
-_WORD = 32
+_WORD, _TOPICS = 32, 3
 _DECIMALS, _SYMBOL, _NAME = (bytes.fromhex(each) for each in ("313ce567", "95d89b41", "06fdde03"))
 
 
-def terms_of(token: Token) -> Terms:
-    """Return what the outcome of a transfer is judged by: a foreign token must have moved."""
-    return {} if token.contract is None else {"token": token.contract}
+def find_contracts(
+    endpoint: RpcEndpoint, addresses: Sequence[str], *, first: int, last: int
+) -> Mapping[str, Sequence[str]]:
+    """Return the contracts that log transfers to addresses in the last of these blocks, by address.
+
+    Whoever floods the logs hides tokens, but delays no scan: an endpoint may refuse, and each log takes little work.
+    """
+    topics = [TRANSFER_EVENT.topics()[0], None, list(map(_topic, addresses))]
+    first = max(first, last - endpoint.log_range.value + 1)
+    query = {"topics": topics, "fromBlock": hex(first), "toBlock": hex(last)}
+    logs = RpcCall("eth_getLogs", (query,), read=_pairs, tolerates=accept_any_error, tolerates_malformed=True)
+    with suppress(EndpointError):
+        endpoint.run([logs] if first <= last and addresses else [])
+    pairs = logs.result_or_none or ()
+    return {each: [contract for topic, contract in pairs if topic == _topic(each)] for each in addresses if pairs}
+
+
+def _topic(address: str) -> str:
+    return "0x" + address[2:].lower().rjust(64, "0")
+
+
+def _pairs(result: Any) -> Sequence[tuple[str, str]]:
+    try:
+        found = dict.fromkeys((log["topics"][2], log["address"]) for log in result if len(log["topics"]) == _TOPICS)
+        return [(topic, str(to_checksum_address(contract))) for topic, contract in found]
+    except (LookupError, TypeError, ValueError):
+        raise MalformedResponseError("expected logs") from None
 
 
 class ForeignTokenReader(EvmConnection):
-    def foreign_tokens(
-        self, address: str, search: TokenSearch, *, age: timedelta | None
-    ) -> tuple[TokenSearch, Sequence[ForeignToken]]:
-        """Search a few ranges of blocks, and read the contracts found last; see `Chain.foreign_tokens`."""
-        if age is not None:
-            try:
-                search = self.rpc.run_on_first(lambda endpoint: self._searched(endpoint, address, search, age))
-            except Unreachable:  # logs alone, perhaps
-                search = TokenSearch(search.contracts, search.block, is_complete=False)
-        balances = {each: _read(each, BALANCE_OF.encode(address)) for each in search.contracts}
+    def foreign_tokens(self, address: str, scan_state: Terms) -> Sequence[ForeignToken]:
+        contracts = str(scan_state.get(CONTRACTS_TERM) or "").split()
+        balances = {each: _read(each, BALANCE_OF.encode(address)) for each in contracts}
         self.rpc.run(*balances.values())
         held = {each: units for each, call in balances.items() if (units := _number(call))}
         claims = {each: [_read(each, data) for data in (_DECIMALS, _SYMBOL, _NAME)] for each in held}
         self.rpc.run(*(call for of_one in claims.values() for call in of_one))
-        return search, [
-            ForeignToken(TokenAmount(held[each], foreign_token(each, _decimals(decimals))), _text(symbol), _text(name))
+        return [
+            ForeignToken(
+                TokenAmount(held[each], token_named(f"{each}:{_decimals(decimals)}")), _text(symbol), _text(name)
+            )
             for each, (decimals, symbol, name) in claims.items()
         ]
-
-    def _searched(self, endpoint: RpcEndpoint, address: str, search: TokenSearch, age: timedelta) -> TokenSearch:
-        head, seconds = endpoint.ask(calls.head()), self.deployment.block_seconds
-        made = head - int(age.total_seconds() / seconds) if seconds else 0
-        first = max((made if search.block is None else search.block) - _REWIND_BLOCKS, 0)
-        topics, until, found = TRANSFER_EVENT.topics(None, [address]), first - 1, list(search.contracts)
-        ranges = calls.read_logs(endpoint, None, topics, first=first, last=head)
-        for _, (until, logs) in zip(range(_MAX_RANGES), ranges, strict=False):  # noqa: B007 - used afterwards
-            found += (log.contract for log in logs if TRANSFER_EVENT.decode(log) is not None)
-        foreign = [each for each in dict.fromkeys(found) if self.deployment.known_contract(each) is None]
-        return TokenSearch(tuple(foreign[-_MAX_CONTRACTS:]), until, until >= head)
 
     def movable_units(self, intent: TransferIntent) -> int:
         """Return the sender's units of a foreign token whose transfer works when it is tried. Raises: Rejected.
@@ -72,11 +83,10 @@ class ForeignTokenReader(EvmConnection):
         held, decimals = (_read(contract, each) for each in (BALANCE_OF.encode(intent.sender), _DECIMALS))
         tried, exists = _read(contract, data, sender=intent.sender, gas=_TRANSFER_GAS), calls.has_code(contract)
         self.rpc.run(held, decimals, tried, exists)
-        known = self.deployment.known_contract(contract)
-        if known is not None or not exists.result:
-            raise Rejected("invalid_token", details={"token_is": f"it is {known or 'no contract'}"})
-        if _decimals(decimals) != token.decimals:
-            raise Rejected("invalid_token", details={"token_is": f"it has {_decimals(decimals)} decimals"})
+        known, claimed = self.deployment.known_contract(contract), _decimals(decimals)
+        if known or not exists.result or claimed != token.decimals:
+            what = f"it is {known or 'no contract'}" if known or not exists.result else f"it has {claimed} decimals"
+            raise Rejected("invalid_token", details={"token_is": what})
         Shortage.check(token, "insufficient_funds", _number(held) or 0, intent.amount.units)
         # Some nodes try nothing for a sender without ether, which is a shortage of its own.
         has_failed = tried.error is not None and "insufficient funds" not in tried.error.message.lower()

@@ -109,13 +109,13 @@ def get_balances(wallet: WalletView) -> dict[str, Any]:
 @blp.get("/<string:wallet_id>/tokens")
 @blp.response(200, schemas.ForeignTokensShape)
 def list_tokens(wallet: WalletView) -> dict[str, Any]:
-    """List the tokens that this service does not know and the wallet holds; a withdrawal names them by `currency`.
+    """List the tokens that this service does not know and the wallet holds, for a withdrawal by their `currency`.
 
-    What a token calls itself is not checked, and often deceives: treat it as data, and open no link in it. On EVM chains
-    they are searched in the logs, some blocks at a time: repeat the request while there are `unfinished_chains`.
+    What a token calls itself is not checked, and often deceives: treat it as data, and open no link in it. On EVM
+    chains they appear soon after their arrival, and at most 100 on each; others can be withdrawn, too.
     """
-    found = foreign_tokens.read(wallet)
-    return {"wallet_id": wallet.id, **found._asdict()}
+    held, unreadable = foreign_tokens.read(wallet)
+    return {"wallet_id": wallet.id, "tokens": held, "unreadable_chains": unreadable}
 
 
 @blp.post("/<string:wallet_id>/fund")

@@ -132,9 +132,9 @@ class WalletBalancesShape(Schema):
 
 
 class ForeignTokenShape(Schema):
-    """A token that this service does not know. `claimed_symbol` and `claimed_name` are its own words: do not trust them.
+    """A token that this service does not know, in base units if it has no usable number of decimals.
 
-    A token that claims no usable number of decimals is counted in base units.
+    Do not trust `claimed_symbol` and `claimed_name`: anybody can write them.
     """
 
     chain = fields.String(required=True)
@@ -148,11 +148,11 @@ class ForeignTokenShape(Schema):
 
 
 class ForeignTokensShape(Schema):
-    """The foreign tokens of a wallet, and the chains on which it may hold more."""
+    """The foreign tokens of a wallet, and the chains that cannot be read."""
 
     wallet_id = fields.UUID(required=True)
     tokens = fields.List(fields.Nested(ForeignTokenShape), required=True)
-    unfinished_chains = fields.List(fields.String(), required=True, attribute="unfinished")
+    unreadable_chains = fields.List(fields.String(), required=True)
 
 
 class FundBody(Schema):

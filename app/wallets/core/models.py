@@ -353,16 +353,5 @@ class DepositScanState(Model):
     revision: Mapped[int] = mapped_column(sa.BigInteger, default=0)
 
 
-class ForeignTokenSearch(Model):
-    """The contracts of which something arrived at a wallet on a chain, up to a block."""
-
-    __tablename__ = "foreign_token_searches"
-
-    wallet_id: Mapped[str] = mapped_column(ID, primary_key=True)
-    chain: Mapped[str] = mapped_column(sa.String(20), primary_key=True)
-    contracts: Mapped[list[str]] = mapped_column(sa.JSON)
-    block_number: Mapped[int] = mapped_column(sa.BigInteger)
-
-
-OWNED_BY_WALLET = (DepositScanState, ForeignTokenSearch, FundingDeposit, Transaction, Bridge, SigningIntent)
+OWNED_BY_WALLET = (DepositScanState, FundingDeposit, Transaction, Bridge, SigningIntent)
 """The tables whose rows a wallet's deletion removes, besides those of its transactions."""

@@ -4,18 +4,11 @@ All problems of a request are reported together. Reads neither the database nor 
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 
-from app.core.chains import (
-    MAX_DECIMALS,
-    TOKENS_BY_SYMBOL,
-    AddressError,
-    ChainName,
-    Token,
-    address_for_chain,
-    foreign_token,
-    tokens,
-)
+from app.core import chains
+from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Token, tokens
 from app.core.money import AmountError, TokenAmount, parse_amount
 from app.errors import InvalidInput
 from app.state import app_state
@@ -71,17 +64,15 @@ def parse_chain(
     return None
 
 
-def parse_any_token(chain: ChainName | None, name: str, problems: dict[str, list[str]]) -> Token | None:
-    """Parse the currency of a withdrawal, which may be a foreign token, by contract and decimals."""
-    contract, colon, decimals = name.partition(":")
+def parse_withdrawn(chain: ChainName | None, symbol: str, problems: dict[str, list[str]]) -> Token | None:
+    """Parse the currency of a withdrawal, which may be a foreign token."""
+    contract, colon, decimals = symbol.partition(":")
     if chain is None or not colon:
-        return parse_token(chain, name, problems, field="currency")
-    try:
-        if decimals in map(str, range(MAX_DECIMALS + 1)):
-            return foreign_token(address_for_chain(contract, chain), int(decimals))
-        problems["currency"] = ["must end in a colon and the token's decimals"]
-    except AddressError as error:
-        problems["currency"] = [str(error)]
+        return parse_token(chain, symbol, problems, field="currency")
+    with suppress(chains.AddressError):
+        if decimals in map(str, range(chains.MAX_DECIMALS + 1)):
+            return chains.token_named(f"{chains.address_for_chain(contract, chain)}:{decimals}")
+    problems["currency"] = ["must be the contract or mint of a token, a colon, and its decimals"]
     return None
 
 

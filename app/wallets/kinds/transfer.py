@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from marshmallow import fields
@@ -28,7 +29,6 @@ from app.web.fields import Recipient, Symbol
 from app.web.schemas import AcceptsCamelCase
 
 _ALL = "max"
-_ANY_CURRENCY = "`ETH`, `SOL` or `USDC`, or the `currency` of a token that `GET /v1/wallets/{id}/tokens` lists."
 _MAX_TRIES = 3
 
 
@@ -47,9 +47,9 @@ class MovementBody(AcceptsCamelCase):
 
 
 class WithdrawalBody(MovementBody):
-    """A withdrawal."""
+    """A withdrawal. `currency` may also be that of a foreign token, as `GET /v1/wallets/{id}/tokens` lists it."""
 
-    currency = Symbol(required=True, metadata={"example": "USDC", "description": _ANY_CURRENCY})
+    currency = Symbol(required=True, metadata={"example": "USDC"})
 
 
 class MovementShape(MovementState):
@@ -83,10 +83,12 @@ def parse_movement(type_: TransactionType, body: Mapping[str, Any]) -> TransferO
     problems: dict[str, list[str]] = {}
     name, gas = parsing.parse_chain(body["chain"], problems), body.get("gas", GasSource.AUTO)
     takes_all = body["amount"] == _ALL
-    if type_ is TransactionType.WITHDRAWAL:
-        token = parsing.parse_any_token(name, body["currency"], problems)
-    else:
-        token = parsing.parse_token(name, body["currency"], problems, field="currency")
+    parse = (
+        parsing.parse_withdrawn
+        if type_ is TransactionType.WITHDRAWAL
+        else partial(parsing.parse_token, field="currency")
+    )
+    token = parse(name, body["currency"], problems)
     if takes_all:
         parsed = None if token is None else TokenAmount(0, token)
     else:
@@ -121,8 +123,8 @@ def transfer(body: dict[str, Any]) -> TransferOrder:
 def withdraw(body: dict[str, Any]) -> TransferOrder:
     """Withdraw tokens to an external address; like a transfer, but listed in the history as a withdrawal.
 
-    A token that this service does not know goes only to an address in the owner's address book, and the owner approves
-    each withdrawal of one. It counts nothing against dollar limits; the wallet pays the network in its native token.
+    A foreign token goes only to an address that the owner has named, and the owner approves each withdrawal of one. It
+    counts nothing against dollar limits, and the wallet pays the network. The token may deliver less than it takes.
     """
     return parse_movement(TransactionType.WITHDRAWAL, body)
 
@@ -155,9 +157,5 @@ TRANSFER = _TransferKind(
 )  # fmt: skip
 WITHDRAWAL = replace(
     TRANSFER, name=MovementKind.WITHDRAWAL, title="Withdrawal", errors=(AddressNotAllowed, WithdrawalFailed),
-    body=WithdrawalBody(), parse=withdraw,
-    tool=Tool(
-        "withdraw", "wallets.withdraw",
-        "Withdraw tokens, also a foreign one of list_tokens: to an address that the owner named, once the owner approves.",
-    ),
+    body=WithdrawalBody(), parse=withdraw, tool=None,
 )  # fmt: skip

@@ -14,6 +14,7 @@ from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.calls import EvmConnection
 from app.adapters.evm.deposits import native
 from app.adapters.evm.deposits.native import EvmScanState
+from app.adapters.evm.foreign_tokens import MAX_CONTRACTS, find_contracts
 from app.adapters.jsonrpc.calls import EndpointError
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.core.chains import USDC, ZERO_EVM_ADDRESS
@@ -135,6 +136,7 @@ class EvmDepositScanner(EvmConnection):
         last = min(number, max(first, known) + _MAX_SCAN_BLOCKS)
         usdc = self.deployment.usdc
         tokens, last = find_deposits(endpoint, usdc, watched, start_blocks=floors, last=last, at_least=known)
+        arrived = find_contracts(endpoint, tuple(states), first=first, last=last)
         scan_states, natives = native.find_deposits(
             endpoint, watched, native_token=self.native, block=block, compared_at=known
         )
@@ -146,6 +148,9 @@ class EvmDepositScanner(EvmConnection):
         for address, before in states.items():
             after = scan_states.get(address, before)
             after = after if is_behind else replace(after, is_unscanned=False)
+            foreign = (each for each in arrived.get(address, ()) if self.deployment.known_contract(each) is None)
+            known_contracts = tuple(dict.fromkeys((*before.contracts, *foreign)))
+            after = replace(after, contracts=known_contracts[-MAX_CONTRACTS:])
             if after != before:
                 changed[address] = after.as_terms()
         return DepositScan(cursor if is_behind else reached, changed, (*tokens, *natives))

@@ -6,11 +6,11 @@ from typing import Any
 
 from web3.types import TxParams, Wei
 
-from app.adapters.evm import calls, foreign_tokens
+from app.adapters.evm import calls
 from app.adapters.evm.calls import call, count, fee
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import MULTICALL3
-from app.adapters.evm.foreign_tokens import ForeignTokenReader
+from app.adapters.evm.foreign_tokens import CONTRACT_TERM, ForeignTokenReader
 from app.adapters.evm.send import refusals, transactions
 from app.adapters.evm.send.transactions import CallTarget, FeeTerms, GasPrice, encode_signed, fields_of, target_of
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
@@ -46,8 +46,7 @@ class EvmDrafter(ForeignTokenReader):
         usual = transactions.TRANSFER_GAS if intent.amount.token == self.native else transactions.TOKEN_TRANSFER_GAS
         code = calls.has_code(intent.recipient)
         held = None if intent.amount.token.contract is None else self.movable_units(intent)
-        terms = foreign_tokens.terms_of(intent.amount.token)
-        drafted = self.draft_call(intent, target, gas=usual, simulates=True, terms=terms, also=[code])
+        drafted = self.draft_call(intent, target, gas=usual, simulates=True, terms={}, also=[code])
         token_units = drafted.token_units if held is None else held
         return replace(drafted, token_units=token_units, recipient_is=CONTRACT if code.result else None)
 
@@ -106,7 +105,7 @@ class EvmDrafter(ForeignTokenReader):
         if deadline is not None and self.rpc.ask(calls.header("latest")).time > deadline:
             raise Rejected("deadline_passed")
         target = target_of(attempt.intent, attempt.terms, usdc=self.deployment.usdc)
-        terms = signed.as_terms() if signed is not None else foreign_tokens.terms_of(attempt.intent.amount.token)
+        terms = signed.as_terms() if signed is not None else {}
         return self._redraft(attempt.intent, target, previous, gas=previous.gas, terms=terms)
 
     def draft_cancellation(self, attempt: StoredTransaction) -> TransactionDraft:
@@ -132,6 +131,8 @@ class EvmDrafter(ForeignTokenReader):
         else:
             if amount.token.contract is None:
                 Shortage.check(amount.token, "insufficient_funds", readings.token_units, amount.units)
+            else:
+                terms = {**terms, CONTRACT_TERM: amount.token.contract}
             Shortage.check(self.native, "insufficient_gas", readings.native_units, max_fee_terms.max_units)
         return TransactionDraft(
             intent=intent, fee_units=max_fee_terms.max_units, native_units=readings.native_units,

@@ -18,6 +18,7 @@ from app.adapters.evm.calls import MAX_BATCH, RpcTransaction, TransactionReceipt
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.calls import TRANSFER_EVENT, ContractEvent, EvmConnection
 from app.adapters.evm.contracts.deployments import EvmDeployment
+from app.adapters.evm.foreign_tokens import CONTRACT_TERM
 from app.adapters.evm.send import transactions
 from app.adapters.evm.send.transactions import CallTarget, FeeTerms, GasPrice
 from app.adapters.evm.track.authorizations import AuthorizationPoller, OpenAuthorization
@@ -124,7 +125,7 @@ class EvmReceiptPoller(AuthorizationPoller):
         return None if found is None else self._outcome(query, found, head=head.result)
 
     def _outcome(self, query: TransactionQuery, receipt: TransactionReceipt, *, head: int) -> TransactionOutcome:
-        foreign = query.terms.get("token")
+        foreign = query.terms.get(CONTRACT_TERM)
         sent = (TRANSFER_EVENT.decode(log) for log in receipt.logs if log.contract == foreign)
         # A foreign token whose transfer returns false has moved nothing.
         has_sent = foreign is None or any(each is not None and each[0] == query.sender for each in sent)

@@ -107,10 +107,10 @@ def accounts(
     return SolanaRpcCall(GetMultipleAccounts(list(keys), config), wire.accounts(len(keys)))
 
 
-def token_accounts(owner: Pubkey, program: Pubkey, level: CommitmentLevel) -> SolanaRpcCall[wire.OwnedAccounts]:
-    config = RpcAccountInfoConfig(encoding=UiAccountEncoding.Base64, commitment=level)
+def token_accounts(owner: Pubkey, program: Pubkey, level: CommitmentLevel) -> SolanaRpcCall[wire.OwnedTokens]:
+    config = RpcAccountInfoConfig(encoding=UiAccountEncoding.JsonParsed, commitment=level)
     of_program = RpcTokenAccountsFilterProgramId(program)
-    return SolanaRpcCall(GetTokenAccountsByOwner(owner, of_program, config), wire.OwnedAccounts.read)
+    return SolanaRpcCall(GetTokenAccountsByOwner(owner, of_program, config), wire.OwnedTokens.read)
 
 
 def blockhash(level: CommitmentLevel) -> SolanaRpcCall[wire.Blockhash]:

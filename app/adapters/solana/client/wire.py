@@ -20,7 +20,7 @@ from solders.transaction import VersionedTransaction
 from werkzeug.utils import cached_property
 
 from app.core import foreign
-from app.core.chains import base58_bytes
+from app.core.chains import MAX_DECIMALS, Token, base58_bytes, token_named
 
 T = TypeVar("T")
 F = TypeVar("F", bound="_Found[Any]")
@@ -63,13 +63,26 @@ class _Found(_AtSlot, Generic[T]):
     found: foreign.Items[T | None] = Field(alias="value")
 
 
-class OwnedAccount(foreign.ForeignModel):
+_INFO = "account", "data", "parsed", "info"
+
+
+class OwnedToken(foreign.ForeignModel):
+    """A token account as nodes read it: not at all if its mint does not exist any more."""
+
     address: PubkeyText = Field(alias="pubkey")
-    account: AccountState
+    program: PubkeyText = _at("account", "owner")
+    mint: PubkeyText = _at(*_INFO, "mint", default=Pubkey.default())
+    state: str = _at(*_INFO, "state", default="")
+    units: foreign.U64Digits = _at(*_INFO, "tokenAmount", "amount", default=0)
+    decimals: foreign.U64 = _at(*_INFO, "tokenAmount", "decimals", default=0)
+
+    @property
+    def token(self) -> Token:
+        return token_named(f"{self.mint}:{self.decimals if self.decimals <= MAX_DECIMALS else 0}")
 
 
-class OwnedAccounts(_AtSlot):
-    found: foreign.Items[OwnedAccount] = Field(alias="value")
+class OwnedTokens(_AtSlot):
+    found: foreign.Items[OwnedToken] = Field(alias="value")
 
 
 class Blockhash(_AtSlot):
