@@ -21,6 +21,7 @@ from tests.support.drivers import SolanaDriver, Stage, stage_on
 from tests.support.foreign_tokens import ForeignSplToken
 from tests.support.solana import solana_address
 from tests.support.solana_people import chain_at
+from tests.support.waiting import wait_until
 from workers import confirmations
 
 pytestmark = pytest.mark.chain
@@ -43,13 +44,13 @@ def asked(stage: Stage, token: ForeignSplToken, to: str, amount: str = "2", deci
 
 
 def settled(stage: Stage) -> dict[str, Any]:
-    for _ in range(20):
+    def ended() -> dict[str, Any] | None:
         with time_machine.travel(clock.now() + timedelta(minutes=1), tick=True):
             confirmations.confirm("solana")
         [row] = stage.agent.history(type="withdrawal")
-        if row["status"] != "pending":
-            break
-    return dict(row)
+        return None if row["status"] == "pending" else dict(row)
+
+    return wait_until(ended, what="the withdrawal to be settled") or {}
 
 
 @pytest.mark.parametrize(
@@ -85,9 +86,9 @@ def test_a_token_is_listed_and_withdrawn_once_the_owner_approves(
 def test_what_cannot_be_moved_is_listed_with_the_reason_and_refused(stage: Stage, home: str) -> None:
     node, own = stage.driver.node, stage.address
     fixed = ForeignSplToken.create(node, code.extension(code.NON_TRANSFERABLE), is_2022=True)
-    fixed.place(own, 1)
+    fixed.place(own, 1, code.extension(code.NON_TRANSFERABLE_ACCOUNT), code.extension(code.IMMUTABLE_OWNER))
     hooked = ForeignSplToken.create(node, code.extension(code.TRANSFER_HOOK, bytes(32) + b"\1" * 32), is_2022=True)
-    hooked.place(own, 1)
+    hooked.place(own, 1, code.extension(code.TRANSFER_HOOK_ACCOUNT, b"\0"))
     frozen, elsewhere, many = (ForeignSplToken.create(node, decimals=each) for each in (6, 6, 200))
     frozen.place(own, 1, frozen=True)
     elsewhere.place(own, 1, at=Keypair().pubkey())

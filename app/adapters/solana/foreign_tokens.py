@@ -55,7 +55,8 @@ class ForeignTokenReader(SolanaConnection):
             raise _invalid(f"it has {decimals} decimals")
         source, target = (account_of(each, mint, program) for each in (sender, recipient))
         transfer = models.TransferCheckedParams(
-            program_id=program, mint=mint, source=source, dest=target, owner=sender, amount=amount.units, decimals=decimals
+            program_id=program, mint=mint, source=source, dest=target, owner=sender, amount=amount.units,
+            decimals=decimals,
         )  # fmt: skip
         paying = transactions.with_reference(instructions.transfer_checked(transfer), transactions.new_reference())
         steps = [instructions.create_idempotent_associated_token_account(sender, recipient, mint, program), paying]
