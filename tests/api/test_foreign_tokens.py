@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import time_machine
+from flask.testing import FlaskClient
 
 from app.approvals import service
 from app.audit_log.actors import shell_actor
@@ -21,9 +22,10 @@ from sandbox.evm import EvmNode
 from tests.api.test_approvals import decide, read
 from tests.support import foreign_tokens as code
 from tests.support.agents import Agent, register
-from tests.support.chains import RECIPIENT
+from tests.support.chains import RECIPIENT, fund
 from tests.support.drivers import fresh_address
 from tests.support.foreign_tokens import ForeignErc20
+from tests.support.owners import person
 from workers import approvals, confirmations
 
 pytestmark = pytest.mark.chain
@@ -277,3 +279,27 @@ def test_a_wallet_without_the_native_token_is_told_so(chain_client: Any, base_no
     token = received(poor, base_node)
     answer = asked(poor, token, own)
     assert (answer.status_code, answer.get_json()["details"].get("reason")) == (500, "insufficient_gas"), answer.text
+
+
+def test_the_owner_s_pages_name_a_token_by_its_address_and_escape_what_it_calls_itself(
+    chain_client: FlaskClient, base_node: EvmNode
+) -> None:
+    made = chain_client.post("/v1/agents/register", json={}).get_json()
+    address = made["wallet"]["addresses"]["base"]
+    agent = Agent(chain_client, made["agentId"], made["apiKey"], made["wallet"]["id"], address, "")
+    fund(base_node, address)
+    owner = person(chain_client.application)
+    owner.claim(made)
+    token = received(agent, base_node, symbol=code.string("<script>USDC"), name=code.string('"><a href=//evil>'))
+    scan(base_node)
+    page = owner.get(f"/owner/agents/{agent.id}").text
+    assert token.address in page
+    assert "&lt;script&gt;USDC" in page
+    assert "<script>USDC" not in page
+    assert "<a href=//evil>" not in page
+    approval = asked(agent, token, named(agent, fresh_address())).get_json()["approval"]
+    asking = owner.get(f"/owner/agents/{agent.id}/approvals/{approval['id']}").text
+    assert f"2 {token.address}:18" in asking
+    assert "compare its address" in asking
+    assert "per week" not in asking
+    assert "USDC" not in asking

@@ -24,6 +24,8 @@ from app.ports.errors import Rejected
 CONTRACT_TERM, CONTRACTS_TERM = "token", "contracts"
 """Of a transfer, the contract that must have moved something; of an address, those that are read."""
 MAX_CONTRACTS = 100
+ADDRESSES_PER_QUERY = 500
+"""geth accepts a thousand values of a topic (`maxSubTopics`)."""
 _GAS, _TRANSFER_GAS = 150_000, 2_000_000
 _WORD, _TOPICS = 32, 3
 _DECIMALS, _SYMBOL, _NAME = (bytes.fromhex(each) for each in ("313ce567", "95d89b41", "06fdde03"))
@@ -36,21 +38,22 @@ def find_contracts(
 
     Whoever floods the logs hides tokens, but delays no scan: an endpoint may refuse, and each log takes little work.
     """
-    topics = [TRANSFER_EVENT.topics()[0], None, list(map(_topic, addresses))]
+    found: dict[str, list[str]] = {}
     first = max(first, last - endpoint.log_range.value + 1)
-    query = {"topics": topics, "fromBlock": hex(first), "toBlock": hex(last)}
-    logs = RpcCall("eth_getLogs", (query,), read=_pairs, tolerates=accept_any_error, tolerates_malformed=True)
-    with suppress(EndpointError):
-        endpoint.run([logs] if first <= last and addresses else [])
-    pairs = logs.result_or_none or ()
-    return {each: [contract for topic, contract in pairs if topic == _topic(each)] for each in addresses if pairs}
-
-
-def _topic(address: str) -> str:
-    return "0x" + address[2:].lower().rjust(64, "0")
+    for start in range(0, len(addresses) if first <= last else 0, ADDRESSES_PER_QUERY):
+        by_topic = {"0x" + each[2:].lower().rjust(64, "0"): each for each in addresses[start:][:ADDRESSES_PER_QUERY]}
+        topics = [TRANSFER_EVENT.topics()[0], None, list(by_topic)]
+        query = {"topics": topics, "fromBlock": hex(first), "toBlock": hex(last)}
+        logs = RpcCall("eth_getLogs", (query,), read=_pairs, tolerates=accept_any_error, tolerates_malformed=True)
+        with suppress(EndpointError):
+            endpoint.run([logs])
+        for topic, contract in logs.result_or_none or ():
+            found.setdefault(by_topic.get(topic, ""), []).append(contract)
+    return found
 
 
 def _pairs(result: Any) -> Sequence[tuple[str, str]]:
+    """Return recipient and contract of each transfer of fungible tokens."""
     try:
         found = dict.fromkeys((log["topics"][2], log["address"]) for log in result if len(log["topics"]) == _TOPICS)
         return [(topic, str(to_checksum_address(contract))) for topic, contract in found]

@@ -14,15 +14,13 @@ from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.calls import EvmConnection
 from app.adapters.evm.deposits import native
 from app.adapters.evm.deposits.native import EvmScanState
-from app.adapters.evm.foreign_tokens import MAX_CONTRACTS, find_contracts
+from app.adapters.evm.foreign_tokens import ADDRESSES_PER_QUERY, MAX_CONTRACTS, find_contracts
 from app.adapters.jsonrpc.calls import EndpointError
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.core.chains import USDC, ZERO_EVM_ADDRESS
 from app.core.money import TokenAmount
 from app.ports.chain import BlockRef, Deposit, DepositScan, Terms, WatchedAddress
 
-_ADDRESSES_PER_QUERY = 500
-"""geth accepts a thousand values of a topic (`maxSubTopics`)."""
 _MAX_RANGES = 50
 
 
@@ -48,8 +46,8 @@ def find_deposits(
     long pause would exceed the time limit of its job, again and again. Raises: EndpointError.
     """
     found: list[Deposit] = []
-    for start in range(0, len(watched), _ADDRESSES_PER_QUERY):
-        chunk = watched[start : start + _ADDRESSES_PER_QUERY]
+    for start in range(0, len(watched), ADDRESSES_PER_QUERY):
+        chunk = watched[start : start + ADDRESSES_PER_QUERY]
         own = {entry.address: frozenset(ours.tx_hash for ours in entry.own_transactions) for entry in chunk}
         minted = frozenset(entry.address for entry in chunk if USDC in entry.expected_tokens)
         first = min(start_blocks[entry.address] for entry in chunk) + 1
