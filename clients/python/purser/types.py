@@ -1282,6 +1282,33 @@ class FleetResult(TypedDict):
     """With `all`: send it as `after` for the next batch."""
 
 
+class ForeignToken(TypedDict):
+    """A token that this service does not know, in base units if it has no usable number of decimals. Do not trust
+    `claimed_symbol` and `claimed_name`: anybody can write them.
+    """
+
+    chain: str
+    """The chain that the payment is made on."""
+    currency: str
+    """The token that `amount` is denominated in."""
+    contract: str
+    decimals: int
+    balance: str
+    """The balance in units of the token, as a decimal string; `0` if there is none."""
+    claimed_symbol: str | None
+    claimed_name: str | None
+    withdrawal_refusal: str | None
+
+
+class ForeignTokens(TypedDict):
+    """The foreign tokens of a wallet, and the chains that cannot be read."""
+
+    wallet_id: str
+    """The unique identifier of the wallet (UUID)."""
+    tokens: list[ForeignToken]
+    unreadable_chains: list[str]
+
+
 class FreezeBody(TypedDict):
     """What else is stopped."""
 
@@ -3974,7 +4001,37 @@ WithdrawResult = TypedDict(
 """One of: AwaitingApproval or Movement or TransferQuote."""
 
 
-ApprovalReason: TypeAlias = Literal["approval_threshold_usd", "approve_new_recipients", "approve_new_domains"]
+class WithdrawalBody(TypedDict):
+    """A withdrawal. `currency` may also be that of a foreign token, as `GET /v1/wallets/{id}/tokens` lists it."""
+
+    chain: Chain
+    """The chain that the payment is made on."""
+    to: str
+    """The address of the recipient."""
+    amount: str
+    """The amount in units of the token, as a decimal string such as `12.5`."""
+    currency: str
+    """The token that `amount` is denominated in."""
+    gas: NotRequired[GasSource]
+    """The payer of the network fee: the wallet (`own`), or the service, for a fee in USDC (`sponsored`: USDC
+    only). `auto` is `sponsored` where that is possible and the wallet holds too little of the native token.
+    Default: `"auto"`.
+    """
+    session_id: NotRequired[str | None]
+    """A session that this counts against, besides the wallet's limits."""
+    max_network_fee_usd: NotRequired[float | None]
+    """Refuse rather than sign for a higher network fee (`network_fee_usd`, or `gas_fee`). Fees follow the market:
+    allow twice what a dry run returned.
+    """
+    approval_note: NotRequired[str | None]
+    """What the owner reads about this payment if it needs an approval; marked as your words."""
+    dry_run: NotRequired[bool]
+    """Check the limits, simulate the transaction and return a quote; nothing is signed. Default: `false`."""
+
+
+ApprovalReason: TypeAlias = Literal[
+    "approval_threshold_usd", "approve_new_recipients", "approve_new_domains", "foreign_token"
+]
 
 
 ApprovalStatus: TypeAlias = Literal["awaiting", "approved", "executed", "rejected", "expired", "cancelled", "failed"]
