@@ -21,7 +21,6 @@ from app.adapters.bridges.deployments import LIFI_URLS, PORTALS, RELAY_URLS
 from app.adapters.bridges.ether import PortalBridge
 from app.adapters.bridges.relay.bridge import OrderBridge
 from app.adapters.bridges.relay.orders import LifiOrderService, OrderService, RelayOrderService
-from app.adapters.counters_redis import RedisCounterStore
 from app.adapters.evm import probes as evm_probes
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.contracts.deployments import DEPLOYMENTS as EVM_DEPLOYMENTS
@@ -32,8 +31,8 @@ from app.adapters.faucet_http import HttpFaucet
 from app.adapters.openapi_reader.reader import OpenApiReader
 from app.adapters.perpdex.deployments import DEPLOYMENTS as PERPDEX_DEPLOYMENTS
 from app.adapters.perpdex.exchange import HyperliquidExchange
-from app.adapters.queue_rq import RqQueue
 from app.adapters.rate_limited_http import ServiceAccess
+from app.adapters.redis_stores import RedisCounterStore, RqQueue
 from app.adapters.shopper import BrowserShopper
 from app.adapters.smtp import SmtpMailer
 from app.adapters.solana import probes as solana_probes

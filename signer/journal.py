@@ -31,6 +31,7 @@ CREATE TABLE IF NOT EXISTS closed (intent_id VARCHAR(36) PRIMARY KEY, closed_at 
 CREATE TABLE IF NOT EXISTS exports (
     request_id VARCHAR(36) PRIMARY KEY, wallet_id VARCHAR(36) NOT NULL, announced_at BIGINT NOT NULL
 );
+CREATE TABLE IF NOT EXISTS imports (import_id VARCHAR(36) PRIMARY KEY, wallet_id VARCHAR(36) NOT NULL);
 CREATE TABLE IF NOT EXISTS refusals (reason VARCHAR(40) PRIMARY KEY, number BIGINT NOT NULL)
 """
 _IS_CLOSED = "EXISTS (SELECT 1 FROM closed WHERE intent_id = ?1)"
@@ -52,6 +53,8 @@ _PAYING = "SELECT nonce, valid_until FROM signed WHERE intent_id = ?1 AND part <
 _SINCE = "SELECT intent_id, wallet_id FROM signed WHERE signed_at >= ?1 AND part <> 'permit'"
 _ANNOUNCE = "INSERT INTO exports VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING"
 _ANNOUNCED = "SELECT 1 FROM exports WHERE request_id = ?1 AND wallet_id = ?2 AND announced_at <= ?3"
+_IMPORT = "INSERT INTO imports VALUES (?1, ?2) ON CONFLICT DO NOTHING"
+_IMPORTED = "SELECT wallet_id FROM imports WHERE import_id = ?1"
 _REFUSE = "INSERT INTO refusals VALUES (?1, 1) ON CONFLICT (reason) DO UPDATE SET number = refusals.number + 1"
 _REFUSALS = "SELECT reason, number FROM refusals"
 _PERMIT = "permit"
@@ -113,6 +116,15 @@ class Journal:
 
     def is_announced(self, wallet_id: str, request_id: str, *, until: int) -> bool:
         return bool(self._serialized(lambda run: run(_ANNOUNCED, request_id, wallet_id, until)))
+
+    def use_import(self, import_id: str, wallet_id: str) -> None:
+        """Record which wallet an import makes, once. Raises: Refused if it was used for another one."""
+
+        def use(run: _Run) -> str:
+            run(_IMPORT, import_id, wallet_id)
+            return str(run(_IMPORTED, import_id)[0][0])
+
+        require(self._serialized(use) == wallet_id, "import_used")
 
     def count_refusal(self, reason: str) -> None:
         self._serialized(lambda run: run(_REFUSE, reason))

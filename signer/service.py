@@ -63,7 +63,7 @@ class SignerService:
         self.acts: Mapping[str, Callable[..., Any]] = {
             "ping": lambda: True, "sign": self.sign, "withdraw": journal.close, "signed": journal.signed_since,
             "create": _create, "import": _import, "seal": _seal, "check": _check, "refusals": journal.refusals,
-            "import_key": _import_key, "import_phrase": _import_phrase,
+            "import_key": _import_key, "import_phrase": self.import_phrase,
             "announce_export": self.announce_export, "export": self.export,
         }  # fmt: skip
 
@@ -132,6 +132,16 @@ class SignerService:
         require(bool(rows), "not_recorded")
         return rows[0].sealed, [_intended(row) for row in rows]
 
+    def import_phrase(self, row_id: str, phrase: str, key: str, import_id: str, info: str) -> Sequence[str]:
+        """Make one wallet of a phrase, which is in clear in this process alone. Raises: Refused, Rejected."""
+        self.journal.use_import(str(UUID(import_id)), str(UUID(row_id)))
+        place, at = custody.key_location(row_id), custody.import_location(import_id)
+        try:
+            made = app_state().ports.vault.import_phrase(place, phrase, info, key, at)
+        except ValueError:
+            raise Rejected("not_a_phrase") from None
+        return made.wallet_id, made.sealed, made.evm_address, made.solana_address
+
     def announce_export(self, wallet: str, request: str) -> None:
         """Begin the waiting time of an owner's request by this process's clock: rows can be forged."""
         _log.warning("export_announced", wallet_id=str(UUID(wallet)), request_id=str(UUID(request)))
@@ -188,16 +198,6 @@ def _import(row_id: str, evm: str | None, solana: str | None) -> Sequence[str]:
 def _import_key(import_id: str) -> Sequence[str]:
     """Make the key that an owner's browser seals a phrase for; only this process opens it."""
     return app_state().ports.vault.import_key(custody.import_location(import_id))
-
-
-def _import_phrase(row_id: str, phrase: str, key: str, import_id: str, info: str) -> Sequence[str]:
-    """Make a wallet of a phrase, which is in clear in this process alone. Raises: Rejected if it is none."""
-    place = custody.key_location(row_id)
-    try:
-        made = app_state().ports.vault.import_phrase(place, phrase, info, key, custody.import_location(import_id))
-    except ValueError:
-        raise Rejected("not_a_phrase") from None
-    return made.wallet_id, made.sealed, made.evm_address, made.solana_address
 
 
 def _seal(secret: str, row_id: str) -> str:

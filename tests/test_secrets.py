@@ -22,7 +22,7 @@ from rq.serializers import JSONSerializer
 from werkzeug.test import TestResponse
 
 from app import wiring
-from app.adapters.queue_rq import RqQueue
+from app.adapters.redis_stores import RqQueue
 from app.agents import service as agents
 from app.core.chains import ChainName
 from app.extensions import db

@@ -35,8 +35,7 @@ from app.spending import holds as spending_holds
 from app.spending.policy import SpendingRequest
 from app.state import app_state
 from app.usage import service as usage
-from app.usage.budget_counts import UsageCall
-from app.usage.service import MeteredUsage
+from app.usage.service import MeteredUsage, UsageCall
 from app.wallets.core import custody, intents
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.wallets import WalletView

@@ -24,7 +24,6 @@ from app.db.tables import sums, table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events import outbox
 from app.events.outbox import EventType
-from app.extensions import Model
 from app.payments import claimed_payments
 from app.state import app_state
 from app.usage import service as usage
@@ -46,16 +45,9 @@ MIN_CALLS = 10
 MIN_FAILURES_PERCENT = 50
 
 
-def _adding_to(model: type[Model]) -> PreparedInsert:
-    """Return the insert that adds to the counters of the row with the same key, if there is one."""
-    table = table_of(model)
-    key, counters = (
-        [getattr(model, each.name) for each in table.columns if each.primary_key is in_key] for in_key in (True, False)
-    )
-    return PreparedInsert(model, unique=key, adds=counters)
-
-
-_COUNTERS = {each: _adding_to(each) for each in (ServiceCaller, ServiceTotal, ServiceMinute, ServiceLatency)}
+_COUNTERS = {
+    each: PreparedInsert(each, adds=True) for each in (ServiceCaller, ServiceTotal, ServiceMinute, ServiceLatency)
+}
 
 
 def bucket_of(microseconds: int) -> int:

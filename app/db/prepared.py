@@ -157,17 +157,13 @@ def commit_part(session: Session) -> None:
 class PreparedInsert(PreparedStatement):
     """The INSERT of one row with the columns that the database does not fill; absent values are the defaults.
 
-    With `unique` columns, nothing is inserted if another row has the same values in them; the amounts in the columns
-    `adds` are then added to that row. A concurrent unit that inserts the same values is awaited, so that the result is
-    final.
+    With `unique` columns, nothing is inserted if another row has the same values in them. With `adds`, the amounts in
+    all columns but the primary key are added to the row with the same key, if there is one. A concurrent unit that
+    inserts the same values is awaited, so that the result is final.
     """
 
     def __init__(
-        self,
-        model: type[Base],
-        *,
-        unique: Sequence[InstrumentedAttribute[Any]] = (),
-        adds: Sequence[InstrumentedAttribute[int]] = (),
+        self, model: type[Base], *, unique: Sequence[InstrumentedAttribute[Any]] = (), adds: bool = False
     ) -> None:
         table = table_of(model)
         given = [each for each in table.columns if each is not table.autoincrement_column]
@@ -187,13 +183,15 @@ class PreparedInsert(PreparedStatement):
         return super().execute(session, self._stamp({**self._defaults, **parameters}))
 
     def _statement_in(self, dialect: Dialect) -> ClauseElement:
-        if not self._unique:
+        if not (self._unique or self._adds):
             return self._statement
         dialects: Any = postgresql if dialect.name == "postgresql" else sqlite
         new = dialects.insert(self._table).inline().values(self._values)
-        added = {column.key: column + new.excluded[column.key] for column in self._adds}
         upsert: ClauseElement = new.on_conflict_do_nothing(index_elements=self._unique)
-        return new.on_conflict_do_update(index_elements=self._unique, set_=added) if added else upsert
+        if self._adds:
+            added = {each.key: each + new.excluded[each.key] for each in self._table.columns if not each.primary_key}
+            upsert = new.on_conflict_do_update(index_elements=self._table.primary_key, set_=added)
+        return upsert
 
     def execute_for(self, session: Session, row: Base) -> None:
         """Insert the row that an object has the values of; the session does not get the object."""

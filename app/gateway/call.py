@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from werkzeug.test import EnvironBuilder
 from werkzeug.utils import cached_property
 from werkzeug.wrappers import Response
 
@@ -29,7 +31,7 @@ from app.gateway.validation.body import BodyKind, RequestBody, parse_body
 from app.gateway.validation.rules import check_fields, check_parameters
 from app.identity import guards
 from app.identity.principal import Principal
-from app.payments.presented import PayableRequest, PaymentPrice
+from app.payments.presented import PaymentPrice
 from app.payments.x402 import gate, guard
 from app.ports.upstream import UpstreamRequest
 from app.state import app_state
@@ -40,6 +42,7 @@ from app.web.request_bodies import parse_json
 # The output of a prepaid call that sets no bound on it.
 _DEFAULT_PREPAID_TOKENS_OUT = 4_000
 _DEFAULT_PREPAID_CALLS = 10
+_MAX_OWN_BYTES = 64 * 1024
 _MIN_KEY_LENGTH = 20
 _MAX_REMEMBERED_LINE = 200
 _MODEL_NAMES = "must be provider/name, such as openai/gpt-5, or one of the names in GET /v1/models"
@@ -79,7 +82,6 @@ class GatewayCall:
     request: ClientRequest
     provider: Provider
     provider_name: str
-    payable: PayableRequest
     max_bytes: int
     timeout_seconds: int | None = None
     """The time limit of the whole exchange; None for clients, who may disconnect."""
@@ -102,17 +104,14 @@ class GatewayCall:
         check_fields(provider.refused_fields, provider.limits, body.parsed)
         params = None
         if provider.dialect is not None and route.surface is not None:
+            known = CostParams(
+                route.surface, provider.dialect, location.match.parameters.get("model") or "", body=body.raw,
+                output_limit_field=provider.output_limit_field,
+            )  # fmt: skip
             params = read_cost_params(
-                provider.dialect,
-                route.surface,
-                body.raw,
-                body.fields,
-                model=location.match.parameters.get("model") or "",
-                is_form=body.is_form,
-                files=body.files,
+                known, body.fields, is_form=body.is_form, files=body.files, requests_usage=provider.usage_request,
                 is_streaming_path=location.match.path.endswith(":streamGenerateContent"),
-                requests_usage=provider.usage_request,
-            )._replace(output_limit_field=provider.output_limit_field)
+            )  # fmt: skip
         methods = rpc_methods(body.parsed) if isinstance(route.rule, PerRpcMethod) else ()
         return ValidatedRequest(location, body.raw, body.is_form, params, tuple(methods))
 
@@ -180,7 +179,7 @@ class GatewayCall:
 
     def _price(self, nanos: int, *, body: bytes = b"", unavailable_reason: str | None = None) -> PaymentPrice:
         slug = self.provider.slug
-        price = self.payable.price(
+        price = guard.payable(self.request).price(
             max(self.provider.x402_floor_nanos, nanos), body, provider_name=slug,
             description=f"One call of {slug} through this gateway", unavailable_reason=unavailable_reason,
         )  # fmt: skip
@@ -223,8 +222,8 @@ def candidates(request: ClientRequest, surface: Surface) -> list[ModelCall]:
             offered = ", ".join(row.slug for row in table.rows if row.path_of(surface))
             raise InvalidInput.field("model", f"is {name}, and the providers of this endpoint are {offered}")
         if provider.is_configured:
-            payable, size = guard.payable(request), MAX_BODY_BYTES
-            calls.append(ModelCall(request, provider, slug, payable, size, surface=surface, model=model, fields=fields))
+            call = ModelCall(request, provider, slug, MAX_BODY_BYTES, surface=surface, model=model, fields=fields)
+            calls.append(call)
     if not calls:
         raise ProviderNotConfigured
     return calls
@@ -251,10 +250,9 @@ def forward(request: ClientRequest, provider: Provider, caller: Principal | None
     Unauthorized, InsufficientCredits, PaymentInvalid, PaymentAlreadyUsed, PaymentPending, Overloaded, UpstreamError,
     UpstreamTimeout.
     """
-    payable = guard.payable(request)
     max_bytes = MAX_BODY_BYTES if caller else request_bodies.MAX_KEYLESS_BYTES
-    call = GatewayCall(request, provider, provider_name, payable, max_bytes)
-    has_payment = payable.headers.has_payment
+    call = GatewayCall(request, provider, provider_name, max_bytes)
+    has_payment = guard.payable(request).headers.has_payment
     if caller is None and not has_payment:
         raise gate.attach(call.advertised_price(), PaymentRequired())
     if not provider.is_configured:
@@ -343,3 +341,36 @@ def options(call: GatewayCall, paid: GatewayCharge, *, client_id: str) -> Forwar
         screen_error=partial(operator_errors.screen, provider, client_id, validated.location.target, body),
         keep_alive_seconds=app_state().settings.stream_keep_alive_seconds,
     )  # fmt: skip
+
+
+def chat(
+    payer: Principal, model: str, body: Mapping[str, Any], *, max_cost_nanos: int, timeout_seconds: int
+) -> tuple[int, bytes, int]:
+    """Complete a chat of this service itself, charged to an account's credits; return status, body and cost in nanos.
+
+    Raises: InvalidInput if it may cost more than `max_cost_nanos`; ServiceError, as `forward` does.
+    """
+    builder = EnvironBuilder("/v1/chat/completions", method="POST", json={**body, "model": model})
+    first = candidates(ClientRequest(builder.get_environ()), Surface.CHAT)[0]
+    call = replace(first, max_bytes=_MAX_OWN_BYTES, timeout_seconds=timeout_seconds)
+    if call.quote.worst_case.cost_nanos > max_cost_nanos:
+        raise InvalidInput("This call may cost more than is left for it.")
+    response = forward_on_credits(call, payer)
+    content, _ = read_and_close(response, _MAX_OWN_BYTES)
+    cost_usd = response.headers.get("X-Cost-Usd")
+    # A response that came as a stream is charged at its end.
+    cost_nanos = call.quote.worst_case.cost_nanos if cost_usd is None else money.nanos_from_usd(Decimal(cost_usd))
+    return response.status_code, content, cost_nanos
+
+
+def read_and_close(response: Response, most_bytes: int) -> tuple[bytes, bool]:
+    """Return the content of a response, and whether it was cut because it is longer."""
+    found = bytearray()
+    try:
+        for piece in response.iter_encoded():
+            found += piece
+            if len(found) > most_bytes:
+                break
+    finally:
+        response.close()
+    return bytes(found[:most_bytes]), len(found) > most_bytes

@@ -233,7 +233,7 @@ class HeldCharge(GatewayCharge):
 
     def on_response_head(self, incoming: UpstreamResponse) -> None:
         super().on_response_head(incoming)
-        self._reader = ResponseReader.of(self.params, incoming)
+        self._reader = ResponseReader(self.params, incoming)
 
     def feed(self, piece: bytes) -> bytes:
         self._renew()

@@ -217,7 +217,7 @@ class _Candidates:
         """Return an error that the client gets: one about the request, or a failure that the provider bills."""
         status, named = incoming.status, named_headers(incoming)
         if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            reader = ResponseReader.of(self._paid.params, incoming)
+            reader = ResponseReader(self._paid.params, incoming)
             reader.feed(incoming.body)
             if reader.finish().usage is None:
                 stated = {each: named.get(name, "") for name, each in (("retry-after", 1), ("retry-after-ms", 1_000))}
@@ -227,7 +227,7 @@ class _Candidates:
 
     def _begun(self, incoming: UpstreamResponse, until: float) -> UpstreamResponse:
         """Read a stream to its first content, while it needs no keep-alive, and another response to its end."""
-        reader = ResponseReader.of(self._paid.params, incoming)
+        reader = ResponseReader(self._paid.params, incoming)
         is_stream = named_headers(incoming).get("content-type", "").startswith("text/event-stream")
         silence_seconds = float(app_state().settings.stream_keep_alive_seconds) if is_stream else 0.0
         body = bytearray()

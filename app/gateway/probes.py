@@ -17,7 +17,6 @@ from app.gateway.dialects.response.usage_readers import UsageReading
 from app.gateway.pricing import price_table
 from app.gateway.pricing.quotes import TokenPrices
 from app.gateway.providers.table import ProviderKind, ProviderTable
-from app.payments.x402 import guard
 from app.ports.errors import Rejected
 from app.ports.probes import Probe, UnexpectedAnswer
 from app.ports.upstream import Upstream, UpstreamRequest, read_beginning
@@ -37,7 +36,7 @@ def probes(table: ProviderTable, upstream: Upstream) -> Iterator[Probe]:
             path = f"/v1/gateway/{row.slug}/{sent.path}"
             builder = EnvironBuilder(path, method=sent.method, json=sent.body, query_string=sent.query)
             request = ClientRequest(builder.get_environ())
-            call = GatewayCall(request, row, row.slug, guard.payable(request), _MAX_BYTES)
+            call = GatewayCall(request, row, row.slug, _MAX_BYTES)
             max_nanos = partial(_max_nanos, call) if sent.is_paid else None
             yield Probe(row.slug, sent.capability, partial(_ask, upstream, call), max_nanos=max_nanos)
 
@@ -66,7 +65,7 @@ def _ask(upstream: Upstream, call: GatewayCall) -> str:
         raise UnexpectedAnswer("not a JSON object")
     if params is None or params.surface is Surface.FREE:
         return _describe(call, document)
-    reader = ResponseReader.of(params, response)
+    reader = ResponseReader(params, response)
     reader.feed(received)
     reader.flush()
     return _describe_charge(call, params, reader.finish())

@@ -25,7 +25,7 @@ from app.core.identifiers import new_id
 from app.db.unit_of_work import unit_of_work
 from app.errors import IdempotencyConflict, InvalidInput, RateLimited, ServiceError
 from app.gateway import routes as gateway
-from app.gateway.own_calls import read_and_close
+from app.gateway.call import read_and_close
 from app.gateway.providers.table import ProviderTable
 from app.idempotency import service as idempotency
 from app.idempotency.service import Claim, KeyScope, StoredResponse

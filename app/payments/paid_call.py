@@ -26,8 +26,8 @@ from app.observability.telemetry import Span
 from app.payments.x402.gate import PaymentGrant
 from app.ports.upstream import RelayOutcome, UpstreamRequest, UpstreamResponse
 from app.state import app_state, context_factory
-from app.usage.budget_counts import UsageCall
 from app.usage.grouped import ResultT, Settlement, Step, StepGroups
+from app.usage.service import UsageCall
 
 _log = structlog.get_logger(__name__)
 _LEASE_MARGIN = timedelta(seconds=60)

@@ -14,9 +14,8 @@ from app.audit_log.actors import current_actor as _actor
 from app.audit_log.trail import AuditAction
 from app.catalog.models import Payout, Service
 from app.catalog.payouts import routes as payout_routes
-from app.catalog.payouts import schemas as payout_schemas
 from app.catalog.payouts import service as payouts
-from app.catalog.schemas import OwnedEntry, OwnedPage
+from app.catalog.schemas import AllPayouts, OwnedEntry, OwnedPage, PayoutQuery, PayoutShape, RefundBody
 from app.catalog.services import service as services
 from app.core import clock, identifiers
 from app.core.pagination import Page
@@ -140,9 +139,9 @@ def resume_service(service_id: str) -> Service:
 
 
 @blp.get("/payouts")
-@blp.arguments(payout_schemas.PayoutQuery, location="query")
-@blp.response(200, payout_schemas.AllPayouts)
-@offers_csv(blp, "items", payout_schemas.PayoutShape)
+@blp.arguments(PayoutQuery, location="query")
+@blp.response(200, AllPayouts)
+@offers_csv(blp, "items", PayoutShape)
 def list_all_payouts(query: dict[str, Any]) -> Page[Payout]:
     """List the payouts and refunds of a service, or of all, newest first."""
     service_id = query["service_id"]
@@ -151,8 +150,8 @@ def list_all_payouts(query: dict[str, Any]) -> Page[Payout]:
 
 @blp.post("/services/<string:service_id>/refunds")
 @idempotent(owner=guards.acting_key_id, rebuild=payout_routes.rebuilt, note=payout_routes.NOTE)
-@blp.arguments(payout_schemas.RefundBody)
-@blp.response(201, payout_schemas.PayoutShape)
+@blp.arguments(RefundBody)
+@blp.response(201, PayoutShape)
 @blp.raises(*payout_routes.REFUND_ERRORS)
 def refund_call_of_service(body: dict[str, Any], service_id: str, claim: Claim) -> Payout:
     """Refund a call of any service once, from its earnings, to whom its seller could refund it."""
@@ -161,7 +160,7 @@ def refund_call_of_service(body: dict[str, Any], service_id: str, claim: Claim) 
 
 @blp.post("/services/<string:service_id>/write-off")
 @idempotent(owner=guards.acting_key_id, rebuild=payout_routes.rebuilt, note=_NOTE)
-@blp.response(201, payout_schemas.PayoutShape)
+@blp.response(201, PayoutShape)
 @blp.raises(PayoutRefused)
 def write_off_earnings(service_id: str, claim: Claim) -> Payout:
     """Record what a deleted seller has earned as kept by the operator, or paid elsewhere; no money moves."""

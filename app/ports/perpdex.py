@@ -56,18 +56,24 @@ class PerpMarket:
     is_delisted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class BundledMarkets:
-    day: date
-    markets: tuple[PerpMarket, ...]
-
-
 class TimeInForce(StrEnum):
     """The lifetime of an order: until cancelled, immediate or cancel, post-only."""
 
     GTC = "Gtc"
     IOC = "Ioc"
     ALO = "Alo"
+
+
+@dataclass(frozen=True, slots=True)
+class PerpOrder:
+    """A limit order; price and size are already on the exchange's grid."""
+
+    is_buy: bool
+    price: Decimal
+    size: Decimal
+    time_in_force: TimeInForce
+    is_reduce_only: bool = False
+    client_id: str | None = None
 
 
 Action = Mapping[str, Json]
@@ -84,8 +90,8 @@ class Perpdex(Protocol):
     def parse_markets(self, document: Json) -> tuple[PerpMarket, ...]:
         """Parse the markets in a response about `PerpdexTopic.MARKETS`. No I/O."""
 
-    def bundled_markets(self) -> BundledMarkets | None:
-        """Return the markets that ship with the service; None for a network that numbers its markets differently."""
+    def bundled_markets(self) -> tuple[date, tuple[PerpMarket, ...]] | None:
+        """Return the markets that ship with the service, and their day; None for a network with other numbers."""
 
     def parse_orders(self, document: Json) -> Sequence[tuple[str, int]]:
         """Parse symbol and number of each order in a response about `PerpdexTopic.ORDERS`. No I/O."""
@@ -93,18 +99,8 @@ class Perpdex(Protocol):
     def dead_end(self, address: str) -> str | None:
         """Return what a recipient is that gives nothing back ("a burn address", …), or None. No I/O."""
 
-    def order(
-        self,
-        market: PerpMarket,
-        *,
-        is_buy: bool,
-        price: Decimal,
-        size: Decimal,
-        time_in_force: TimeInForce,
-        is_reduce_only: bool = False,
-        client_id: str | None = None,
-    ) -> Action:
-        """Build an order; price and size are already on the exchange's grid. No I/O, as for all actions."""
+    def order(self, market: PerpMarket, order: PerpOrder) -> Action:
+        """Build an order. No I/O, as for all actions."""
 
     def cancel(self, orders: Sequence[tuple[int, int]]) -> Action:
         """Build the cancellation of orders, each by the number of its market and its own."""

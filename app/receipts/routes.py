@@ -12,7 +12,7 @@ from app import signing
 from app.approvals import service as approvals
 from app.approvals.schemas import ApprovalShape
 from app.catalog.payouts import service as payouts
-from app.catalog.payouts.schemas import PayoutShape
+from app.catalog.schemas import PayoutShape
 from app.core import identifiers
 from app.errors import NotFound, TransactionInProgress
 from app.identity import guards

@@ -18,7 +18,7 @@ from app.core import money
 from app.core.foreign import ForeignModel
 from app.core.strict_json import parse_response
 from app.errors import ServiceError
-from app.gateway import own_calls
+from app.gateway import call
 from app.identity.principal import KeyKind, Principal
 from app.ports.shopper import ElementQuestion
 from app.shopping.models import Purchase
@@ -48,7 +48,7 @@ class ModelAdviser:
             return None, 0
         self.left_questions -= 1
         try:
-            status, body, cost_nanos = own_calls.chat(
+            status, body, cost_nanos = call.chat(
                 self.payer, self.model, _body(question), max_cost_nanos=self.left_nanos,
                 timeout_seconds=self.timeout_seconds,
             )  # fmt: skip

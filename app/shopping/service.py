@@ -25,8 +25,7 @@ from app.shopping.models import OPEN_STATUSES, PURCHASES, Purchase, PurchaseStat
 from app.shopping.orders import PurchaseOrder
 from app.state import app_state
 from app.usage import service as usage
-from app.usage.budget_counts import UsageCall
-from app.usage.service import MeteredUsage
+from app.usage.service import MeteredUsage, UsageCall
 
 PROVIDER = "shopping"
 PRICE_NANOS = 250_000_000

@@ -1,28 +1,37 @@
-"""Client of the exchange: rate budget, a cache for public data, and PERPDEX_ERROR for every failure.
+"""Client of the exchange: rate budget, a cache for public data, its markets, and PERPDEX_ERROR for every failure.
 
 The exchange limits the weight of all requests from one IP address. The budget is in the database, which all processes
 share; it refills steadily, and each wallet has a share, so that one busy agent does not block the others.
+
+The list of markets is from the exchange, as last stored or as bundled, in this order. Markets keep their numbers, so an
+older list is correct for the markets that it contains.
 """
 
+import difflib
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, time
+from enum import StrEnum
 from functools import partial
 from typing import Any
 
+import structlog
 from sqlalchemy import JSON, BigInteger, Index, String, case, select
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.capacity.single_flight_cache import SingleFlightCache
 from app.core import clock
 from app.db.tables import UtcDateTime, delete_rows, insert_into, update_rows
-from app.db.unit_of_work import unit_of_work
-from app.errors import PerpdexError
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.errors import InvalidInput, PerpdexError
 from app.extensions import Model
 from app.ports.errors import Rejected, Unreachable
-from app.ports.perpdex import Json, PerpdexQuery, PerpdexTopic
+from app.ports.perpdex import Json, Perpdex, PerpdexQuery, PerpdexTopic, PerpMarket
 from app.state import app_state
+
+_log = structlog.get_logger(__name__)
 
 
 class ExchangeBudget(Model):
@@ -150,16 +159,16 @@ class ExchangeFeed:
     slots: threading.BoundedSemaphore = field(default_factory=partial(threading.BoundedSemaphore, _MAX_CONCURRENT))
 
 
-def get_public(query: PerpdexQuery, *, on_read: Callable[[ExchangeDocument], None] | None = None) -> ExchangeDocument:
-    """Return public data, at most seconds old; `on_read` gets what was read anew. Raises: PerpdexError."""
+def get_public(query: PerpdexQuery) -> ExchangeDocument:
+    """Return public data, at most seconds old, of markets minutes. Raises: PerpdexError."""
+    is_market_list = query.topic is PerpdexTopic.MARKETS
 
     def load() -> ExchangeDocument:
         document = ExchangeDocument(fetch(query, wallet_id=None), clock.now())
-        if on_read is not None:
-            on_read(document)
+        if is_market_list:
+            _try_store(document)
         return document
 
-    is_market_list = query.topic is PerpdexTopic.MARKETS
     found: ExchangeDocument = app_state().part(ExchangeFeed).cache.get(
         query, load, ttl_seconds=_TTL_SECONDS[query.topic],
         failure_ttl_seconds=_MARKETS_RETRY_SECONDS if is_market_list else _RETRY_SECONDS,
@@ -192,3 +201,94 @@ def fetch(query: PerpdexQuery, *, wallet_id: str | None) -> Json:
 def unavailable_error(reason: str) -> PerpdexError:
     message = _MESSAGES.get(reason, _MESSAGES["exchange_failed"])
     return retry_later_error(reason, message, retry_after_seconds=10 if reason == "rate_limited" else 5)
+
+
+_EXCHANGE = "perpdex"
+MARKETS = PerpdexQuery(PerpdexTopic.MARKETS)
+_SUGGESTIONS = 5
+_SEPARATORS = str.maketrans("-/_:", "    ")
+
+
+class MarketSource(StrEnum):
+    EXCHANGE = "exchange"
+    STORED = "stored"
+    BUNDLED = "bundled"
+
+
+@dataclass(frozen=True, slots=True)
+class MarketList:
+    markets: tuple[PerpMarket, ...]
+    source: MarketSource
+    as_of: str
+
+    def find(self, symbol: str) -> PerpMarket | None:
+        """Return a market by symbol; case only matters if symbols differ in nothing else."""
+        exact = next((market for market in self.markets if market.symbol == symbol), None)
+        if exact is not None:
+            return exact
+        case_insensitive = [market for market in self.markets if market.symbol.lower() == symbol.lower()]
+        return case_insensitive[0] if len(case_insensitive) == 1 else None
+
+
+def load_markets() -> MarketList:
+    """Return the markets, even while the exchange is unavailable. Raises: PerpdexError if no other list exists."""
+    perpdex = app_state().ports.perpdex
+    try:
+        snapshot = get_public(MARKETS)
+        markets = perpdex.parse_markets(snapshot.document)
+        return MarketList(markets, MarketSource.EXCHANGE, clock.isoformat(snapshot.read_at))
+    except PerpdexError:
+        if (fallback := _stored_markets() or _bundled_markets(perpdex)) is None:
+            raise
+        return fallback
+
+
+def require_market(market_list: MarketList, symbol: str) -> PerpMarket:
+    """Return a market. Raises: InvalidInput with similar symbols."""
+    market = market_list.find(symbol)
+    if market is not None:
+        return market
+    suggestions = _suggest_symbols(symbol, [each.symbol for each in market_list.markets if not each.is_delisted])
+    hint = f"did you mean {' or '.join(suggestions)}" if suggestions else "the action `markets` lists them all"
+    problem = f"is not a market of the exchange; {hint}"
+    details = {"fields": {"symbol": [problem]}, "near_matches": suggestions}
+    raise InvalidInput(f"symbol {problem}{'?' if suggestions else '.'}", details=details)
+
+
+def _suggest_symbols(symbol: str, known: list[str]) -> list[str]:
+    """Return similar symbols, the best match first: `ETH` for `ETH-PERP`, `ethusd` and `ETHH`."""
+    by_lower = {each.lower(): each for each in known}
+    words = symbol.lower().translate(_SEPARATORS).split()
+    whole = [word for word in words if word in by_lower]
+    close = [each for word in words for each in difflib.get_close_matches(word, by_lower, n=_SUGGESTIONS)]
+    return [by_lower[each] for each in dict.fromkeys(whole or close)][:_SUGGESTIONS]
+
+
+def _try_store(snapshot: ExchangeDocument) -> None:
+    """Store a list for all processes and for the time after a restart."""
+    markets = app_state().ports.perpdex.parse_markets(snapshot.document)
+    values = {"markets": [asdict(market) for market in markets], "read_at": snapshot.read_at}
+    try:
+        with unit_of_work() as session:
+            insert = insert_into(session, ExchangeMarkets).values(exchange=_EXCHANGE, **values)
+            session.execute(insert.on_conflict_do_update(index_elements=["exchange"], set_=values))
+    except SQLAlchemyError:
+        # Clients still get the list; the next one will be stored.
+        _log.exception("market_list_store_failed")
+
+
+def _stored_markets() -> MarketList | None:
+    with read_only_unit() as session:
+        row = session.get(ExchangeMarkets, _EXCHANGE)
+        if row is None:
+            return None
+        markets = tuple(PerpMarket(**market) for market in row.markets)
+        return MarketList(markets, MarketSource.STORED, clock.isoformat(row.read_at))
+
+
+def _bundled_markets(perpdex: Perpdex) -> MarketList | None:
+    bundled = perpdex.bundled_markets()
+    if bundled is None:
+        return None
+    day, markets = bundled
+    return MarketList(markets, MarketSource.BUNDLED, clock.isoformat(datetime.combine(day, time(), UTC)))

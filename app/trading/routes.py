@@ -8,7 +8,7 @@ from app.errors import AddressNotAllowed, NotFound, PerpdexError, TradingNotImpl
 from app.identity import guards
 from app.identity.principal import session_of
 from app.ports.perpdex import Json
-from app.trading import preview_actions, read_actions, schemas
+from app.trading import actions, schemas
 from app.wallets.api.routes import LIMIT_ERRORS
 from app.wallets.core import wallets
 from app.web.blueprint import Blueprint
@@ -44,6 +44,6 @@ def call_perpdex(body: dict[str, Any]) -> dict[str, Json]:
     # Without an own default, so that the body decides on unknown members.
     schema = schemas.BODY_OF_ACTION[action]()
     parameters = blp.ARGUMENTS_PARSER.parse(schema, request, location="json", unknown=None)
-    if action in read_actions.ACTIONS:
-        return read_actions.execute_read(wallet, action, parameters)
-    raise preview_actions.preview(wallet, action, parameters)
+    if action in actions.READS:
+        return actions.execute_read(wallet, action, parameters)
+    raise actions.preview(wallet, action, parameters)

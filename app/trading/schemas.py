@@ -12,8 +12,8 @@ from app.core.chains import USDC, Family, parse_address
 from app.core.money import parse_amount
 from app.core.strict_json import JsonNumber
 from app.ports.perpdex import TimeInForce
-from app.trading import preview_actions, read_actions
-from app.trading.markets import MarketSource
+from app.trading import actions
+from app.trading.exchange_client import MarketSource
 from app.web.fields import AmountField, QueryCount, StrictBoolean, Text, one_of
 from app.web.schemas import EXAMPLE_ID, AcceptsCamelCase, ErrorBody, Schema
 
@@ -23,7 +23,7 @@ _ADDRESS_EXAMPLE = "0x5e9ee1089755c3435139848e47e6635505d5a13a"
 _ORDER_ID = re.compile(r"[0-9]{1,20}", re.ASCII)
 _CLIENT_ID = re.compile(r"0x[0-9a-fA-F]{32}", re.ASCII)
 _MAX_ORDER_ID = 2**64 - 1
-_ALL_ACTIONS = (*read_actions.ACTIONS, *preview_actions.ACTIONS)
+_ALL_ACTIONS = (*actions.READS, *actions.PREVIEWS)
 _NOT_EMPTY = ma.validate.Length(min=1, max=100, error="must have 1 to 100 characters")
 
 
@@ -100,7 +100,7 @@ class WriteBody(CallBody, AcceptsCamelCase):
 class PlainReadBody(CallBody):
     """Reads without parameters: the account, its positions, orders and fills; markets and funding rates."""
 
-    action = _action(name for name in read_actions.ACTIONS if name not in {"ticker", "orderbook"})
+    action = _action(name for name in actions.READS if name not in {"ticker", "orderbook"})
 
 
 class TickerBody(CallBody):
@@ -122,9 +122,9 @@ class OrderBody(WriteBody):
 
     action = _action(["order"])
     symbol = Text(required=True, validate=_NOT_EMPTY, metadata=_SYMBOL_EXAMPLE)
-    side = Choice([*preview_actions.BUYS, *preview_actions.SELLS], required=True, metadata={"example": "buy"})
-    price = Parsed(preview_actions.parse, "3000.5", required=True)
-    amount = Parsed(preview_actions.parse, "0.01", required=True)
+    side = Choice([*actions.BUYS, *actions.SELLS], required=True, metadata={"example": "buy"})
+    price = Parsed(actions.parse, "3000.5", required=True)
+    amount = Parsed(actions.parse, "0.01", required=True)
     tif = Choice(TimeInForce, load_default="Gtc")
     reduce_only = StrictBoolean(load_default=False, data_key="reduceOnly")
     cloid = Parsed(_parse_client_id, "0x1234567890abcdef1234567890abcdef", load_default=None)
@@ -207,7 +207,7 @@ class FundingRates(Schema):
 class TradingReadShape(Schema):
     """The data as the exchange returns it: its numbers are strings."""
 
-    action = fields.String(required=True, metadata={"enum": list(read_actions.ACTIONS)})
+    action = fields.String(required=True, metadata={"enum": list(actions.READS)})
     wallet_id = fields.UUID(required=True)
     address = fields.String(required=True)
     transaction_id = fields.UUID(required=True)
@@ -251,7 +251,7 @@ class RoundedNumber(Schema):
 class TradingRefusalShape(ErrorBody):
     """An action that passed every check, and the payload that would be sent for it."""
 
-    action = fields.String(required=True, metadata={"enum": list(preview_actions.ACTIONS)})
+    action = fields.String(required=True, metadata={"enum": list(actions.PREVIEWS)})
     wallet_id = fields.UUID(required=True)
     address = fields.String(required=True)
     payload = fields.Nested(UnsignedPayload, required=True)

@@ -26,8 +26,7 @@ from app.db.unit_of_work import CommitUnknownError, assert_no_unit
 from app.identity import service as identity
 from app.usage import service as usage
 from app.usage import step_statements
-from app.usage.budget_counts import UsageCall
-from app.usage.service import MeteredUsage
+from app.usage.service import MeteredUsage, UsageCall
 
 _log = structlog.get_logger(__name__)
 ResultT = TypeVar("ResultT")

@@ -21,11 +21,9 @@ from app.credits.holds import CreditHoldState, HoldResult, HoldRow
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
 from app.db.tables import after_entry, day_of, having, table_of, utc_day, within
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.errors import InsufficientCredits
+from app.errors import BudgetExceeded, InsufficientCredits
 from app.identity import budget_counters, budgets, key_limits
 from app.identity.budgets import SharedBudget
-from app.usage import budget_counts
-from app.usage.budget_counts import UsageCall
 from app.usage.models import UsageByProvider, UsageLog
 
 _MAX_PROVIDER = 100
@@ -60,6 +58,18 @@ _HISTORY = (
     .offset(bindparam("skipped", type_=BigInteger))
 )  # fmt: skip
 _PAGE = PreparedRead(_HISTORY)
+
+
+class UsageCall(NamedTuple):
+    """The call of a provider with a key; `model` may be a client's text, and is shortened.
+
+    `has_budgets` chooses the faster way to count it in budgets, to which it belongs or not.
+    """
+
+    api_key_id: str
+    provider: str
+    model: str
+    has_budgets: bool = False
 
 
 class MeteredUsage(NamedTuple):
@@ -114,9 +124,9 @@ def begin(
 
     Raises: InsufficientCredits, BudgetExceeded.
     """
-    counted_in = budget_counts.lock(session, account_id, call, hold_id)
+    counted_in = _lock_counted(session, account_id, call, hold_id)
     if counted_in is not None and not is_paid:
-        nanos = budget_counts.within(call, counted_in, nanos, minimum_nanos)
+        nanos = _covered(call, counted_in, nanos, minimum_nanos)
     memo = memo_of(call, estimate, counted_in or ())
     held_nanos = credit_holds.hold(
         session, account_id, nanos, hold_id=hold_id, lease=lease, minimum_nanos=minimum_nanos, memo=memo
@@ -134,9 +144,9 @@ def settle(session: Session, hold_id: str, metered: MeteredUsage) -> HoldResult:
     """
     # Before the hold, in case its cost exceeds it.
     budgets.lock(session, credit_holds.memo_of(session, hold_id).get("budgets", ()))
-    most_excess = partial(budget_counts.left_of, session)
+    most_excess = partial(_left_of, session)
     ended = credit_holds.settle(session, hold_id, metered.cost_nanos, most_excess=most_excess)
-    outcome = budget_counts.corrected(session, ended)
+    outcome = _corrected(session, ended)
     if not outcome.repeated:
         _write_log_line(session, outcome, metered)
     return outcome
@@ -147,7 +157,7 @@ def cancel(session: Session, hold_id: str) -> HoldResult:
 
     Raises: LookupError.
     """
-    outcome = budget_counts.corrected(session, credit_holds.release(session, hold_id))
+    outcome = _corrected(session, credit_holds.release(session, hold_id))
     if outcome.previous_state is CreditHoldState.LAPSED:
         _delete_log_line(session, hold_id)
     return outcome
@@ -164,14 +174,14 @@ def charge(
     return settle(session, charge_id, metered)
 
 
-def lock_budgets(session: Session, account_id: str, call: UsageCall) -> None:
-    """Lock the budgets of a call, for a unit that locks its account before it charges the call."""
-    budgets.lock(session, budgets.budgets_of(session, account_id, call.api_key_id))
+def lock_budgets(session: Session, account_id: str, call: UsageCall) -> list[SharedBudget]:
+    """Lock the budgets of a call and return them, also for a unit that locks its account before it charges the call."""
+    return budgets.lock(session, budgets.budgets_of(session, account_id, call.api_key_id))
 
 
 def refund(session: Session, charge_id: str) -> HoldResult:
     """Refund or release what a call that failed has cost, once, and delete its log entry. Raises: LookupError."""
-    outcome = budget_counts.corrected(session, credit_holds.refund(session, charge_id))
+    outcome = _corrected(session, credit_holds.refund(session, charge_id))
     if outcome.previous_state not in {CreditHoldState.HELD, outcome.state}:
         _delete_log_line(session, charge_id)
     return outcome
@@ -278,15 +288,60 @@ def revenue_by_provider(session: Session, *, prefix: str) -> dict[str, int]:
     return {provider: int(nanos) for provider, nanos in session.execute(sums)}
 
 
+def _lock_counted(session: Session, account_id: str, call: UsageCall, step_id: str) -> list[SharedBudget] | None:
+    """Lock what a call is counted in; return its budgets, None if there is nothing to count, or no more."""
+    counted_in = lock_budgets(session, account_id, call)
+    if not counted_in:
+        return None
+    accounts.lock_available(session, account_id)
+    return None if credit_holds.exists(session, step_id) else counted_in
+
+
+def _covered(call: UsageCall, counted_in: Sequence[SharedBudget], nanos: int, minimum_nanos: int | None = None) -> int:
+    """Return what all budgets of a call cover of an amount. Raises: BudgetExceeded if that is less than the minimum."""
+    least = budgets.least_left(counted_in)
+    if least is None or (left_nanos := least.remaining_nanos) is None or (left_nanos and nanos <= left_nanos):
+        return nanos
+    required_nanos = nanos if minimum_nanos is None else min(nanos, minimum_nanos)
+    if not left_nanos or left_nanos < required_nanos:
+        details = {
+            "credits_usd": money.usd_from_nanos(left_nanos), "required_usd": money.usd_from_nanos(required_nanos),
+            "resets_at": least.resets_at and clock.isoformat(least.resets_at),
+        }  # fmt: skip
+        if least.id == call.api_key_id:
+            raise BudgetExceeded(details=details)
+        message = f"The shared budget {least.name!r} does not cover the call."
+        raise BudgetExceeded(message, details={**details, "budget_id": least.id, "budget": least.name})
+    return left_nanos
+
+
+def _left_of(session: Session, memo: Mapping[str, Any]) -> int | None:
+    left = [each.remaining_nanos for each in budgets.read(session, memo.get("budgets", ()))]
+    return min((each for each in left if each is not None), default=None)
+
+
+def _corrected(session: Session, outcome: HoldResult) -> HoldResult:
+    """Count what the end of a call changes in its budgets, and return what is left of them."""
+    memo, difference = outcome.memo, outcome.charged_nanos - outcome.set_aside_nanos
+    if "budgets" not in memo:
+        return outcome
+    if outcome.held_at is not None and difference < 0:
+        budget_counters.give_back(session, memo["budgets"], -difference, held_at=outcome.held_at)
+    elif outcome.held_at is not None and difference:
+        # What exceeds a hold is bounded by the budget of now, and counts there.
+        budget_counters.add(session, memo["budgets"], difference)
+    return outcome._replace(budget_nanos=_left_of(session, memo))
+
+
 def _lapse(hold: HoldRow) -> bool:
     estimate = MeteredUsage(**{name: hold.memo[name] for name in _ESTIMATED})
     with unit_of_work() as session:
         budgets.lock(session, hold.memo.get("budgets", ()))
-        most_excess = partial(budget_counts.left_of, session)
+        most_excess = partial(_left_of, session)
         outcome = credit_holds.lapse(session, hold.id, estimate.cost_nanos, most_excess=most_excess)
         if outcome.previous_state is not CreditHoldState.HELD or outcome.state is not CreditHoldState.LAPSED:
             return False
-        _write_log_line(session, budget_counts.corrected(session, outcome), estimate)
+        _write_log_line(session, _corrected(session, outcome), estimate)
         return True
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 
-from app.adapters.counters_redis import RedisCounterStore
+from app.adapters.redis_stores import RedisCounterStore
 from tests.support.applications import DEAD_REDIS
 
 pytestmark = pytest.mark.redis

@@ -199,8 +199,8 @@ def test_the_stand_in_counts_weight_as_the_exchange_does(exchange: ExchangeServe
 def test_markets_ship_for_networks_that_are_numbered_like_them_only() -> None:
     bundled = adapter_for("", network="mainnet").bundled_markets()
     assert bundled is not None
-    assert [market.symbol for market in bundled.markets][:6] == ["BTC", "ETH", "ATOM", "MATIC", "DYDX", "SOL"]
-    assert bundled.markets[1] == PerpMarket(1, "ETH", 4)
+    assert [market.symbol for market in bundled[1]][:6] == ["BTC", "ETH", "ATOM", "MATIC", "DYDX", "SOL"]
+    assert bundled[1][1] == PerpMarket(1, "ETH", 4)
     assert adapter_for("", network="testnet").bundled_markets() is None
 
 

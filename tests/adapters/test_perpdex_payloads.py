@@ -22,7 +22,7 @@ from app.adapters.perpdex.deployments import DEPLOYMENTS, PerpdexDeployment
 from app.adapters.perpdex.exchange import HyperliquidExchange, format_decimal
 from app.core.chains import USDC
 from app.core.money import TokenAmount, parse_amount
-from app.ports.perpdex import Action, PerpMarket, TimeInForce
+from app.ports.perpdex import Action, PerpMarket, PerpOrder, TimeInForce
 from tests.support import exchange_signing as signing
 from tests.support.exchange_signing import ActionPayload
 
@@ -42,7 +42,7 @@ ONE_USDC = TokenAmount(10**6, USDC)
 
 
 def order(market: PerpMarket, **terms: Any) -> Build:
-    return lambda exchange, _nonce: exchange.order(market, is_buy=True, **terms)
+    return lambda exchange, _nonce: exchange.order(market, PerpOrder(is_buy=True, **terms))
 
 
 def payment(*, is_withdrawal: bool, amount: TokenAmount = ONE_USDC, destination: str = DESTINATION) -> Build:

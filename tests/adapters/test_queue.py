@@ -19,7 +19,7 @@ from rq import Queue
 from rq.job import Job
 from structlog.testing import capture_logs
 
-from app.adapters.queue_rq import SERIALIZER, RqQueue
+from app.adapters.redis_stores import SERIALIZER, RqQueue
 from app.db.unit_of_work import UnitError, read_only_unit
 from app.extensions import db
 from app.jobs import JobName, QueueName

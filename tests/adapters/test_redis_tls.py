@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 from cryptography import x509
 
-from app.adapters.queue_rq import RqQueue
+from app.adapters.redis_stores import RqQueue
 from app.capacity.limiter import RateLimiter
 from app.config import Settings
 from app.errors import RateLimited

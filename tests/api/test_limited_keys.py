@@ -19,8 +19,7 @@ from app.identity.models import ApiKey, KeyLimit
 from app.identity.principal import KeyLimits
 from app.platform.shared_budgets import service as shared_budgets
 from app.usage import service as usage
-from app.usage.budget_counts import UsageCall
-from app.usage.service import MeteredUsage
+from app.usage.service import MeteredUsage, UsageCall
 from tests.support.agents import register
 from tests.support.gateway import CHAT, QUESTION, Stage, gateway_stage
 from tests.support.operators import operator

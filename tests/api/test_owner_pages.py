@@ -24,8 +24,7 @@ from app.spending import accounts as spending_accounts
 from app.spending import holds as spending_holds
 from app.spending.policy import SpendingRequest
 from app.usage import service as usage
-from app.usage.budget_counts import UsageCall
-from app.usage.service import MeteredUsage
+from app.usage.service import MeteredUsage, UsageCall
 from app.wallets.core import lifecycle
 from app.wallets.core.lifecycle import MovementStatus
 from app.wallets.core.models import Transaction

@@ -22,8 +22,7 @@ from app.payments import jobs as payment_jobs
 from app.payments.presented import PaymentHeaders, PaymentPrice
 from app.payments.x402 import gate, metered
 from app.usage import service as usage
-from app.usage.budget_counts import UsageCall
-from app.usage.service import MeteredUsage
+from app.usage.service import MeteredUsage, UsageCall
 from app.wallets.transactions import confirmation
 from sandbox.evm import EvmNode
 from tests.api.test_payments_signed import fund_settlement, reason, received

@@ -27,8 +27,7 @@ from app.platform.shared_budgets import service as platform_budgets
 from app.spending import holds as payments
 from app.spending.policy import ApprovedPayment, SpendingRequest
 from app.usage import service as usage
-from app.usage.budget_counts import UsageCall
-from app.usage.service import MeteredUsage
+from app.usage.service import MeteredUsage, UsageCall
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.chains import fund

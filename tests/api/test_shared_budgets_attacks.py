@@ -26,8 +26,7 @@ from app.identity.models import BudgetCounter, BudgetReturn
 from app.platform.shared_budgets import service as platform_budgets
 from app.spending import holds as payments
 from app.usage import service as usage
-from app.usage.budget_counts import UsageCall
-from app.usage.service import MeteredUsage
+from app.usage.service import MeteredUsage, UsageCall
 from tests.api.test_model_endpoints import LLAMA, LLAMA_NANOS, ROUTED, behave, status
 from tests.api.test_shared_budgets import CHAT_USD, assert_audited, budget, further_key, hold_payment, used
 from tests.support.agents import register

@@ -21,8 +21,7 @@ from app.payments import claimed_payments
 from app.payments.models import Payment
 from app.payments.x402 import metered
 from app.usage import service as usage
-from app.usage.budget_counts import UsageCall
-from app.usage.service import MeteredUsage
+from app.usage.service import MeteredUsage, UsageCall
 from sandbox.evm import EvmNode
 from tests.api.test_payments_metered import (
     BASE,

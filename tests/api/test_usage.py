@@ -14,8 +14,7 @@ from flask.testing import FlaskClient
 from app.core.identifiers import new_id
 from app.db.unit_of_work import unit_of_work
 from app.usage import service
-from app.usage.budget_counts import UsageCall
-from app.usage.service import MeteredUsage
+from app.usage.service import MeteredUsage, UsageCall
 from tests.support.operators import operator
 
 Register = Callable[..., dict[str, Any]]

@@ -15,8 +15,7 @@ from app.buying import service
 from app.core.identifiers import new_id
 from app.db.unit_of_work import unit_of_work
 from app.state import app_state
-from app.usage.budget_counts import UsageCall
-from app.usage.service import MeteredUsage, charge
+from app.usage.service import MeteredUsage, UsageCall, charge
 from app.version import VERSION
 from sandbox.evm import EvmNode
 from tests.support.buyers import Buyer, buyer_on, refused

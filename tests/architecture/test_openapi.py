@@ -131,7 +131,7 @@ def test_each_route_of_a_provider_is_an_operation_and_is_forwarded(app: Flask, d
         assert set(operation.get("requestBody", {}).get("content", {})) == content[route.body], path
         documented.add((slug, route.text))
     rows = app.state.part(ProviderTable).rows
-    assert documented == {(row.slug, route.text) for row in rows for route in row.routes}
+    assert documented == {(row.slug, route.text) for row in rows for route in row.routes.values()}
 
 
 def test_each_success_has_an_example_that_conforms(app: Flask, document: Document) -> None:

@@ -17,7 +17,7 @@ from flask import Flask
 from redis import Redis
 from sqlalchemy import text
 
-from app.adapters.queue_rq import RqQueue
+from app.adapters.redis_stores import RqQueue
 from app.core import clock
 from app.db import leases
 from app.db.leases import ProcessKind

@@ -34,8 +34,7 @@ from app.spending.controls import ControlsChange
 from app.spending.models import SpendingHold
 from app.spending.policy import ApprovedPayment, SpendingRequest
 from app.usage import service as usage
-from app.usage.budget_counts import UsageCall
-from app.usage.service import MeteredUsage
+from app.usage.service import MeteredUsage, UsageCall
 from tests.support.ledger import ledger_app, race, read, unit, violations
 from tests.support.servers import Postgres
 from tests.support.waiting import wait_until

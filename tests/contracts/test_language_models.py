@@ -16,8 +16,8 @@ import pytest
 from app.errors import InvalidInput
 from app.gateway.dialects.request import input_bounds
 from app.gateway.dialects.request.cost_params import CostParams, Dialect, Surface
-from app.gateway.dialects.response.response_reader import ResponseReader
 from app.gateway.dialects.response.usage_readers import Usage, UsageReading
+from tests.support.response_readers import reader_of
 
 TIMES = {"queue_time": 0.01, "prompt_time": 0.02, "completion_time": 0.3, "total_time": 0.32}
 
@@ -27,7 +27,7 @@ def _read(dialect: Dialect, surface: Surface, *bodies: Any) -> UsageReading:
     is_streamed = len(bodies) > 1
     params = CostParams(surface, dialect, model="m", is_streamed=is_streamed)
     kind = "text/event-stream" if is_streamed else "application/json"
-    reader = ResponseReader(params, status=200, content_type=kind)
+    reader = reader_of(params, status=200, content_type=kind)
     for body in bodies:
         text = json.dumps(body).encode()
         reader.feed(b"data: " + text + b"\n\n" if is_streamed else text)
@@ -298,8 +298,9 @@ def test_compaction_and_advice_are_billed_apart_from_the_message() -> None:
 @pytest.mark.parametrize("output_format", ["svg", "SVG", ["png"], ""])
 def test_an_image_written_by_another_model_is_refused(output_format: object) -> None:
     """`svg_usage` reports tokens of a model that the price of an image does not include."""
+    params = CostParams(Surface.IMAGES, Dialect.OPENAI, "gpt-image-2")
     for accepted in ({}, *({"output_format": each} for each in ("png", "webp", "jpeg", "gif"))):
-        input_bounds.media_bound(Dialect.OPENAI, Surface.IMAGES, "gpt-image-2", {"prompt": "A cat", **accepted}, ())
+        input_bounds.with_media_bound(params, {"prompt": "A cat", **accepted}, ())
     request = {"prompt": "A cat", "output_format": output_format}
     with pytest.raises(InvalidInput, match="output_format"):
-        input_bounds.media_bound(Dialect.OPENAI, Surface.IMAGES, "gpt-image-2", request, ())
+        input_bounds.with_media_bound(params, request, ())

@@ -17,12 +17,12 @@ import pytest
 from app.forwarding import filters
 from app.gateway.dialects.request import tool_costs
 from app.gateway.dialects.request.cost_params import CostParams, Dialect, Surface
-from app.gateway.dialects.response.response_reader import ResponseReader
 from app.gateway.dialects.response.usage_readers import Usage
+from tests.support.response_readers import reader_of
 
 
 def _usage(dialect: Dialect, surface: Surface, body: Any) -> Usage | None:
-    reader = ResponseReader(CostParams(surface, dialect, model="m"), status=200, content_type="application/json")
+    reader = reader_of(CostParams(surface, dialect, model="m"), status=200, content_type="application/json")
     reader.feed(json.dumps(body).encode())
     reader.flush()
     return reader.finish(is_broken=False).usage

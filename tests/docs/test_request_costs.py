@@ -21,7 +21,7 @@ from werkzeug.test import TestResponse
 
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.x402.facilitator import EvmFacilitator
-from app.adapters.queue_rq import RqQueue
+from app.adapters.redis_stores import RqQueue
 from app.adapters.upstream_http.exchange import HttpUpstream
 from app.core.chains import ChainName
 from app.extensions import db

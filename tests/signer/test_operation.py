@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -150,8 +151,12 @@ def test_an_imported_phrase_is_opened_by_the_signer_alone(
         assert "0x9858EfFD232B4033E47d90003D41EC34EcaEda94" in wallets
         assert {"import_key", "import_phrase"} <= {each["act"] for each in sent}
         assert "abandon" not in str(sent)
+        [imported] = [each for each in sent if each["act"] == "import_phrase"]
+        assert ask(**imported)[0] == imported["row_id"], "an answer that was lost is given again"
+        with pytest.raises(Rejected, match="import_used"):
+            ask(**{**imported, "row_id": str(uuid4())})
         assert ada.import_phrase("abandon " * 12).status_code == 400
-        assert signer.client.refusals() == 0, "a mistyped word is no attack"
+        assert signer.client.refusals() == 1, "a mistyped word is no attack"
         begun = ada.begin_import()
         signer.stop()
         assert ada.finish_import(begun, words).status_code == 503

@@ -8,8 +8,7 @@ from app.core.identifiers import new_id
 from app.core.money import NANOS_PER_USD
 from app.db.unit_of_work import unit_of_work
 from app.usage import service as usage
-from app.usage.budget_counts import UsageCall
-from app.usage.service import MeteredUsage
+from app.usage.service import MeteredUsage, UsageCall
 
 SETTINGS = {
     "payouts_enabled": "1", "payout_minimum_usd": "0.1", "payout_holding_hours": "0", "payout_commission_bps": "1000",

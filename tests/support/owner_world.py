@@ -32,8 +32,7 @@ from app.spending import holds as spending_holds
 from app.spending.approval_rules import ApprovalReason
 from app.spending.policy import SpendingRequest
 from app.usage import service as usage
-from app.usage.budget_counts import UsageCall
-from app.usage.service import MeteredUsage
+from app.usage.service import MeteredUsage, UsageCall
 from app.wallets.core import lifecycle
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import Transaction

@@ -38,12 +38,10 @@ def read_request(
     row = next(row for row in table().rows if row.dialect is dialect)
     match = row.match(method, path)
     read = request_body.parse_body(match.route.body, body, content_type)
+    model = match.parameters.get("model") or ""
     return read_cost_params(
-        dialect,
-        match.route.surface or Surface.OPAQUE,
-        body,
+        CostParams(match.route.surface or Surface.OPAQUE, dialect, model, body=body),
         read.fields,
-        model=match.parameters.get("model") or "",
         is_form=read.is_form,
         files=read.files,
         is_streaming_path=path.endswith(":streamGenerateContent"),

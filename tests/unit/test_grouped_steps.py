@@ -40,10 +40,9 @@ from app.payments.paid_call import PaidCall
 from app.ports.upstream import RelayOutcome, UpstreamRequest
 from app.state import Application, app_state
 from app.usage import grouped
-from app.usage.budget_counts import UsageCall
 from app.usage.grouped import Hold, Settlement, Step, StepGroups
 from app.usage.models import UsageByProvider, UsageLog
-from app.usage.service import MeteredUsage
+from app.usage.service import MeteredUsage, UsageCall
 from tests.support.servers import Postgres
 from tests.support.tiers import is_first_tier
 from tests.support.waiting import wait_until

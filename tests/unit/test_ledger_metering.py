@@ -20,9 +20,8 @@ from app.credits.holds import CreditHoldState
 from app.credits.models import CreditHold
 from app.errors import InsufficientCredits
 from app.usage import service
-from app.usage.budget_counts import UsageCall
 from app.usage.models import UsageByProvider
-from app.usage.service import MeteredUsage, ProviderTotals
+from app.usage.service import MeteredUsage, ProviderTotals, UsageCall
 from tests.support.ledger import clear, ledger_app, read, unit, violations
 
 APP = ledger_app("sqlite://")

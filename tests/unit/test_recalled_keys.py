@@ -21,9 +21,8 @@ from app.identity.service import KeyMemory
 from app.payments.paid_call import PaidCall
 from app.ports.upstream import RelayOutcome, UpstreamRequest
 from app.state import Application, app_state
-from app.usage.budget_counts import UsageCall
 from app.usage.grouped import Hold
-from app.usage.service import MeteredUsage
+from app.usage.service import MeteredUsage, UsageCall
 
 
 class _Call(PaidCall):

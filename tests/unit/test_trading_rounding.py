@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.trading import preview_actions
-from app.trading.preview_actions import GridError
+from app.trading import actions
+from app.trading.actions import GridError
 
 SIZE_DECIMALS = st.integers(min_value=0, max_value=8)
 NUMBERS = st.decimals(
@@ -31,7 +31,7 @@ def test_a_price_is_on_the_grid_and_never_worse_than_requested(
     asked: Decimal, size_decimals: int, *, is_buy: bool
 ) -> None:
     try:
-        price = preview_actions.round_price(asked, size_decimals=size_decimals, is_buy=is_buy)
+        price = actions.round_price(asked, size_decimals=size_decimals, is_buy=is_buy)
     except GridError:
         assert is_buy
         assert asked < Decimal(1).scaleb(-max(0, 6 - size_decimals))
@@ -45,15 +45,15 @@ def test_a_price_is_on_the_grid_and_never_worse_than_requested(
 
 @given(asked=NUMBERS, size_decimals=SIZE_DECIMALS, is_buy=st.booleans())
 def test_a_price_on_the_grid_is_unchanged(asked: Decimal, size_decimals: int, *, is_buy: bool) -> None:
-    price = preview_actions.round_price(asked, size_decimals=size_decimals, is_buy=False)
-    assert preview_actions.round_price(price, size_decimals=size_decimals, is_buy=is_buy) == price
+    price = actions.round_price(asked, size_decimals=size_decimals, is_buy=False)
+    assert actions.round_price(price, size_decimals=size_decimals, is_buy=is_buy) == price
 
 
 @given(asked=NUMBERS, size_decimals=SIZE_DECIMALS)
 def test_a_size_is_on_the_grid_and_never_above_the_request(asked: Decimal, size_decimals: int) -> None:
     smallest = Decimal(1).scaleb(-size_decimals)
     try:
-        size = preview_actions.round_size(asked, size_decimals=size_decimals)
+        size = actions.round_size(asked, size_decimals=size_decimals)
     except GridError:
         assert asked < smallest
         return
@@ -63,7 +63,7 @@ def test_a_size_is_on_the_grid_and_never_above_the_request(asked: Decimal, size_
 
 @given(price=NUMBERS, size=NUMBERS)
 def test_the_value_of_an_order_is_never_too_low(price: Decimal, size: Decimal) -> None:
-    nanos = preview_actions.notional_nanos(price, size, nanos_per_usdc=10**9)
+    nanos = actions.notional_nanos(price, size, nanos_per_usdc=10**9)
     assert nanos - 1 < Fraction(price) * Fraction(size) * 10**9 <= nanos
 
 
@@ -82,7 +82,7 @@ def test_the_value_of_an_order_is_never_too_low(price: Decimal, size: Decimal) -
     ],
 )
 def test_prices_of_the_documentation(asked: str, decimals: int, price: str, *, is_buy: bool) -> None:
-    assert preview_actions.round_price(Decimal(asked), size_decimals=decimals, is_buy=is_buy) == Decimal(price)
+    assert actions.round_price(Decimal(asked), size_decimals=decimals, is_buy=is_buy) == Decimal(price)
 
 
 @pytest.mark.parametrize(
@@ -90,14 +90,14 @@ def test_prices_of_the_documentation(asked: str, decimals: int, price: str, *, i
 )
 def test_malformed_and_non_positive_decimals_are_refused(text: str) -> None:
     with pytest.raises(GridError):
-        preview_actions.parse(text)
+        actions.parse(text)
 
 
 def test_a_huge_number_is_refused_and_a_long_fraction_loses_no_digit() -> None:
     with pytest.raises(GridError, match="too large"):
-        preview_actions.parse(str(10**12 + 1))
-    assert preview_actions.parse("0." + "0" * 50 + "1") == Decimal("1e-51")
+        actions.parse(str(10**12 + 1))
+    assert actions.parse("0." + "0" * 50 + "1") == Decimal("1e-51")
     with pytest.raises(GridError, match=r"smallest price, 0\.01"):
-        preview_actions.round_price(preview_actions.parse("0." + "0" * 50 + "1"), size_decimals=4, is_buy=True)
+        actions.round_price(actions.parse("0." + "0" * 50 + "1"), size_decimals=4, is_buy=True)
     with pytest.raises(GridError, match=r"smallest size, 0\.0001"):
-        preview_actions.round_size(Decimal("0.00009"), size_decimals=4)
+        actions.round_size(Decimal("0.00009"), size_decimals=4)

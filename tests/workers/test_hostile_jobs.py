@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from app.adapters.counters_redis import RedisCounterStore
-from app.adapters.queue_rq import RqQueue
+from app.adapters.redis_stores import RedisCounterStore, RqQueue
 from app.jobs import JobName
 from app.observability import counters
 from tests.support.hosts import ROOT, command_of, environment_of

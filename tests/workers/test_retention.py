@@ -26,9 +26,8 @@ from app.spending import holds as spending_holds
 from app.spending.models import SpendingHold
 from app.spending.policy import SpendingRequest
 from app.usage import retention, service
-from app.usage.budget_counts import UsageCall
 from app.usage.models import UsageLog
-from app.usage.service import MeteredUsage
+from app.usage.service import MeteredUsage, UsageCall
 from app.wallets.core import lifecycle
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import Transaction, TransactionEvent

@@ -203,28 +203,18 @@ class HyperliquidExchange:
         surplus = -(-len(document) // _ROWS_PER_WEIGHT) if query.topic is perpdex.PerpdexTopic.FILLS else 0
         return perpdex.PerpdexReply(content, surplus)
 
-    def bundled_markets(self) -> perpdex.BundledMarkets | None:
+    def bundled_markets(self) -> tuple[date, tuple[perpdex.PerpMarket, ...]] | None:
         if _BUNDLED["numbering"] != self._deployment.asset_numbering:
             return None
-        return perpdex.BundledMarkets(date.fromisoformat(_BUNDLED["day"]), parse_markets(_BUNDLED["document"]))
+        return date.fromisoformat(_BUNDLED["day"]), parse_markets(_BUNDLED["document"])
 
-    def order(
-        self,
-        market: perpdex.PerpMarket,
-        *,
-        is_buy: bool,
-        price: Decimal,
-        size: Decimal,
-        time_in_force: perpdex.TimeInForce,
-        is_reduce_only: bool = False,
-        client_id: str | None = None,
-    ) -> perpdex.Action:
-        order = {
-            "a": market.index, "b": is_buy, "p": format_decimal(price), "s": format_decimal(size),
-            "r": is_reduce_only, "t": {"limit": {"tif": time_in_force.value}},
-            **({} if client_id is None else {"c": client_id}),
+    def order(self, market: perpdex.PerpMarket, order: perpdex.PerpOrder) -> perpdex.Action:
+        wire = {
+            "a": market.index, "b": order.is_buy, "p": format_decimal(order.price), "s": format_decimal(order.size),
+            "r": order.is_reduce_only, "t": {"limit": {"tif": order.time_in_force.value}},
+            **({} if order.client_id is None else {"c": order.client_id}),
         }  # fmt: skip
-        return {"type": "order", "orders": [order], "grouping": "na"}
+        return {"type": "order", "orders": [wire], "grouping": "na"}
 
     def cancel(self, orders: Sequence[tuple[int, int]]) -> perpdex.Action:
         return {"type": "cancel", "cancels": [{"a": index, "o": order_id} for index, order_id in orders]}

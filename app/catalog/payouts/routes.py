@@ -9,8 +9,9 @@ from app import errors
 from app.approvals import service as approvals
 from app.approvals.schemas import AwaitingApproval
 from app.audit_log.actors import current_actor, system_actor
+from app.catalog import schemas
 from app.catalog.models import Payout, Service
-from app.catalog.payouts import destinations, schemas
+from app.catalog.payouts import destinations
 from app.catalog.payouts import service as payouts
 from app.catalog.payouts.destinations import PayoutOrder
 from app.core.movement_kinds import MovementKind

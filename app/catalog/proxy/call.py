@@ -6,19 +6,23 @@ No credential of the client is forwarded, and only public hosts are called.
 import hashlib
 import hmac
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
+from http import HTTPStatus
 
 from werkzeug.wrappers import Response
 
 from app import base_urls
 from app.base_urls import BaseUrl
 from app.capacity.limiter import quotas_of
+from app.catalog.models import Service, ServiceStatus
 from app.catalog.proxy.metering import ServiceCall
 from app.catalog.services import service as services
 from app.catalog.services.service import CallableService
 from app.core import clock, identifiers, money
+from app.core.checks import CheckedStep
 from app.core.request_target import RequestTarget, path_prefix
 from app.db.unit_of_work import read_only_unit
 from app.errors import InvalidInput, NotFound, PaymentRequired, PerTxLimitExceeded, UpstreamError
@@ -27,8 +31,9 @@ from app.forwarding.call import target_under_prefix
 from app.forwarding.relay import ForwardingOptions
 from app.identity.guards import is_ours, sdk_keys
 from app.identity.principal import Principal, session_of
-from app.payments.x402 import gate, guard
+from app.payments.x402 import gate, guard, terms
 from app.payments.x402.gate import PaymentGrant
+from app.ports.errors import PortError, Rejected
 from app.ports.upstream import UpstreamRequest, UpstreamResponse
 from app.spending import policy
 from app.spending.policy import SpendingRequest
@@ -44,6 +49,7 @@ MAX_PRICE_HEADER = "X-Max-Price-Usd"
 WALLET_HEADER = "X-Wallet-Id"
 SESSION_HEADER = "X-Session-Id"
 _WALLET_PARAMETER = "wallet_id"
+_CHECK_LIMIT, _CHECK_SECONDS = "10 per minute", 15
 _USD = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?", re.ASCII)
 
 
@@ -217,3 +223,51 @@ def signed_headers(secret: bytes, method: str, target: str, body: bytes) -> dict
     message = "\n".join((timestamp, method, target, hashlib.sha256(body).hexdigest()))
     signed = hmac.new(secret, message.encode(), hashlib.sha256).hexdigest()
     return {TIMESTAMP_HEADER: timestamp, SIGNATURE_HEADER: f"v1={signed}"}
+
+
+def diagnosis(service: Service) -> Iterator[CheckedStep]:
+    """Yield why calls can or cannot be bought, up to the step without which others mean nothing, for the owner.
+
+    Raises: RateLimited, Overloaded.
+    """
+    app_state().rate_limiter.count(_CHECK_LIMIT, "checked-services", service.agent_id)
+    is_active = service.status == ServiceStatus.ACTIVE and not service.is_suspended
+    state = "stopped by the operator" if service.is_suspended else service.status
+    yield CheckedStep("listed", f"The service is {state}; active ones are listed and can be called.", ok=is_active)
+    if not is_active:
+        return
+    try:
+        url = base_urls.parse(service.base_url)
+        base_urls.assert_public(url, app_state().settings)
+    except ValueError as error:
+        yield CheckedStep("address", f"The base URL {error}.", ok=False)
+        return
+    yield CheckedStep("address", "The base URL is a public one.")
+    count = len(terms.accepted_payments(services.single_payment_nanos(service.price_nanos)))
+    yield CheckedStep("payment", f"Signed payments of this price are accepted now on {count} chains.", ok=count > 0)
+    yield _response(service, url)
+    with read_only_unit() as session:
+        is_specified = bool(services.specification_of(session, service.id).endpoints)
+    yield CheckedStep("description", "Buyers read what it does.", ok=bool(service.description), required=False)
+    yield CheckedStep("openapi_spec", "Buyers learn its paths from it.", ok=is_specified, required=False)
+
+
+def _response(service: Service, url: base_urls.BaseUrl) -> CheckedStep:
+    """Send a signed request to the base URL, as a call would."""
+    target = url.path or "/"
+    headers = signed_headers(services.callable_service(service.id).secret, "GET", target, b"")
+    outgoing = UpstreamRequest("GET", url.origin, target, [*headers.items()], b"", timeout_seconds=_CHECK_SECONDS)
+    quotas = quotas_of("service", service.id, service.agent_id)
+    permit = app_state().forwarding_limiter.acquire(service.agent_id, quotas)
+    try:
+        incoming = app_state().ports.public_upstream.send(outgoing)
+        incoming.close()
+    except Rejected:
+        return CheckedStep("response", "The base URL must lead to an address of the public internet.", ok=False)
+    except PortError as error:
+        return CheckedStep("response", f"The service gave no answer: {error.reason.replace('_', ' ')}.", ok=False)
+    finally:
+        permit.release()
+    is_served = incoming.status < HTTPStatus.INTERNAL_SERVER_ERROR
+    detail = f"The base URL answers GET with {incoming.status}; a call is served with a status below 500."
+    return CheckedStep("response", detail, ok=is_served)

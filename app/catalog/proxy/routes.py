@@ -8,7 +8,6 @@ from app import errors
 from app.catalog import schemas
 from app.catalog.models import Service
 from app.catalog.proxy import call as proxy_call
-from app.catalog.proxy import diagnosis
 from app.catalog.services.routes import blp as owned
 from app.forwarding.call import DOCUMENTED_METHODS, PAYMENT_CHAIN, UNDOCUMENTED_METHODS, ForwardedRoute, add_views
 from app.identity import guards
@@ -76,7 +75,7 @@ def check_service(service: Service) -> dict[str, Any]:
 
     A signed `GET` is sent to its base URL. At most ten checks a minute.
     """
-    return checked(diagnosis.steps(service))
+    return checked(proxy_call.diagnosis(service))
 
 
 FORWARDED_ROUTES = (

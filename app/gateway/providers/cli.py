@@ -72,11 +72,11 @@ def compare_routes(row: Provider, document: dict[str, Any]) -> tuple[list[str], 
     refused = [
         f"{method} {path}"
         for (method, path), (_, example, _) in zip(documented, examples, strict=True)
-        if match_route(row.routes, method, example) is None
+        if match_route(row.routes.values(), method, example) is None
     ]
     absent = [
         f"{route.method} {variant.text}".strip()
-        for route in row.routes
+        for route in row.routes.values()
         for variant in route.path.variants()
         if not any(
             method == route.method

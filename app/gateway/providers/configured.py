@@ -6,191 +6,28 @@ Both are TOML, with a table for each row: `[providers.<slug>]`. All errors are r
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 import pydantic
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
+from pydantic import AfterValidator, Field
 
 from app.config import Settings
 from app.core.chains import ChainName
 from app.core.money import nanos_from_usd
-from app.core.setting_types import HttpUrl
-from app.gateway.dialects.request import tool_costs
-from app.gateway.dialects.request.cost_params import Dialect, Surface
-from app.gateway.pricing import price_table, price_updates
-from app.gateway.pricing.price_table import Rates
-from app.gateway.pricing.quotes import FixedPrice, PerRpcMethod, ReportedPrice, TokenPrices
-from app.gateway.pricing.rates import FallbackRates
-from app.gateway.providers.table import (
-    MAX_MODELS,
-    Credential,
-    HeaderName,
-    ModelName,
-    ProbeRequest,
-    Provider,
-    ProviderKind,
-    ProviderTable,
-    Route,
-    parse_route_text,
-)
-from app.gateway.validation.body import BodyKind
-from app.gateway.validation.rules import FieldRule, Pattern, QueryParameter
+from app.gateway.providers.table import MAX_MODELS, STRICT, ModelName, Name, Provider, ProviderTable
 
-# Routes below /v1/gateway/ that are not providers of this table.
-_RESERVED = frozenset({"shopping"})
-_USD = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,9})?", re.ASCII)
 _BUILT_IN = Path(__file__).with_name("providers.toml")
 _MERGED_FIELDS = ("routes", "methods", "networks", "endpoints", "limits")
 _REFUSED = "refused_fields"
-_SURFACES = tuple(surface.value for surface in Surface)
 _PLAIN = re.compile(r"[\w-]+")
 _PROBLEMS = {
     "extra_forbidden": "is unknown", "unexpected_keyword_argument": "is unknown", "missing": "is missing",
     "model_type": "must be a table", "dict_type": "must be a table", "dataclass_type": "must be a table",
 }  # fmt: skip
-_STRICT = pydantic.ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
 
-def _check_name(name: str) -> str:
-    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,39}", name) or name in _RESERVED:
-        raise ValueError("is not a valid name of a provider: lower-case letters, digits, - and _")
-    return name
-
-
-def _check_text(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError("must be one line of printable characters")
-    return text
-
-
-def _nanos(value: Any) -> int:
-    """Parse dollars from a string, because TOML numbers are binary fractions."""
-    if not isinstance(value, str) or not _USD.fullmatch(value):
-        raise ValueError('must be dollars in quotes, such as "0.01"')
-    return nanos_from_usd(Decimal(value))
-
-
-def _nanos_each(value: Any) -> int:
-    each, remainder = divmod(_nanos(value), 10**6)
-    if remainder or not each:
-        raise ValueError("must be a multiple of 0.001, above zero")
-    return each
-
-
-Name = Annotated[str, AfterValidator(_check_name)]
-Text = Annotated[str, AfterValidator(_check_text)]
-LowerText = Annotated[str, pydantic.StringConstraints(to_lower=True)]
-Nanos = Annotated[int, PlainValidator(_nanos)]
-NanosEach = Annotated[int, PlainValidator(_nanos_each)]
-# The last is the price of a call without tokens.
-RateName = Literal[*price_updates.FIELDS, "usd"]  # type: ignore[valid-type]
-
-
-class PriceRow(pydantic.BaseModel):
-    """Prices by tokens, such as `{type = "tokens", table = "openai"}`, or as reported."""
-
-    model_config = _STRICT
-
-    type: Literal["tokens", "reported"]
-    table: str = ""
-    fallback_input_usd_per_million: NanosEach | None = None
-    fallback_output_usd_per_million: NanosEach | None = None
-    fallback_usd: Nanos = FallbackRates().call_nanos
-    models: dict[str, Annotated[dict[RateName, Nanos], Field(min_length=1)]] = {}
-
-    def rule(self) -> TokenPrices | ReportedPrice:
-        """Return the pricing rule. Raises: ValueError."""
-        if self.type == "reported" and self.model_fields_set == {"type"}:
-            return ReportedPrice()
-        if self.table not in price_table.table_names():
-            raise ValueError("price.table must be a provider of the price table, such as openai")
-        fallback = FallbackRates(
-            self.fallback_input_usd_per_million, self.fallback_output_usd_per_million, call_nanos=self.fallback_usd
-        )
-        models = {}
-        for model, prices in self.models.items():
-            known = [(*price_updates.FIELDS[name], nanos) for name, nanos in prices.items() if name != "usd"]
-            models[model] = Rates(**{kind: Decimal(nanos) * scale / 10**9 for kind, scale, nanos in known})
-        call_nanos = {name: prices["usd"] for name, prices in self.models.items() if "usd" in prices}
-        return TokenPrices(self.table, fallback, models, call_nanos)
-
-
-def _with_names(routes: Any) -> Any:
-    return {text: (text, value) for text, value in routes.items()} if isinstance(routes, dict) else routes
-
-
-def _parse_route(named: tuple[str, Any], info: pydantic.ValidationInfo) -> Route:
-    text, value = named
-    method, path = parse_route_text(text)
-    raw = value if isinstance(value, dict) else {"price": value}
-    if set(raw) - {"price", "body"}:
-        raise ValueError('must be a price, or look like {price = "0.01", body = "json"}')
-    kind = BodyKind(raw.get("body", BodyKind.JSON if method in {"POST", "PUT", "PATCH"} else BodyKind.NONE))
-    price, rule = raw.get("price"), info.data.get("price")
-    if isinstance(price, str) and _USD.fullmatch(price):
-        return Route(text, method, path, FixedPrice(_nanos(price)), body=kind)
-    if price not in _SURFACES:
-        raise ValueError(f'must be dollars in quotes, such as "0.005", or one of {", ".join(_SURFACES)}')
-    if rule is None:
-        raise ValueError(f"{price} needs a price by tokens: a dialect, and price.table")
-    if isinstance(rule, ReportedPrice) != (price in tool_costs.SEARCH_SURFACES):
-        raise ValueError(f'{", ".join(sorted(tool_costs.SEARCH_SURFACES))} require price = {{type = "reported"}}')
-    return Route(text, method, path, rule, surface=Surface(price), body=kind)
-
-
-def _sort_routes(named: dict[str, Route], info: pydantic.ValidationInfo) -> Any:
-    """Return the narrow routes first: a wide one of the operator does not override the price of a narrower one."""
-    routes = list(named.values())
-    methods = [(Pattern.parse(name), nanos) for name, nanos in info.data.get("methods", {}).items()]
-    if methods:
-        rule = PerRpcMethod(tuple(sorted(methods, key=lambda method: method[0].breadth)))
-        routes.append(Route("POST", "POST", Pattern.parse(""), rule, body=BodyKind.JSON))
-    if not routes:
-        raise ValueError("is missing: without routes nothing is forwarded")
-    return tuple(sorted(routes, key=lambda route: route.path.breadth))
-
-
-class ProviderRow(pydantic.BaseModel):
-    """A row as it is written; fields of the same name as in `Provider` are passed on."""
-
-    model_config = _STRICT
-
-    aliases: tuple[Name, ...] = ()
-    kind: ProviderKind = ProviderKind.OTHER
-    base_url: Annotated[HttpUrl, Field(repr=False)]
-    api_key: Annotated[Text, Field(repr=False)] = ""
-    credential: Credential | None = None
-    default_headers: dict[HeaderName, Text] = {}
-    dialect: Dialect | None = None
-    price: Annotated[PriceRow, AfterValidator(PriceRow.rule)] | None = None
-    methods: dict[Annotated[str, AfterValidator(lambda name: Pattern.parse(name).text)], Nanos] = {}
-    # After the prices, which its values name.
-    routes: Annotated[
-        dict[str, Annotated[Route, PlainValidator(_parse_route)]],
-        BeforeValidator(_with_names),
-        AfterValidator(_sort_routes),
-    ] = Field({}, validate_default=True)
-    parameters: tuple[Annotated[Text, AfterValidator(QueryParameter.parse)], ...] | None = None
-    refused_fields: tuple[Annotated[Text, AfterValidator(FieldRule.parse)], ...] = ()
-    limits: dict[str, Annotated[pydantic.StrictInt, Field(ge=0)]] = {}
-    networks: dict[LowerText, Text] = {}
-    endpoints: dict[LowerText, HttpUrl] = {}
-    x402_price_usd: Nanos = 0
-    probes: tuple[ProbeRequest, ...] = ()
-    usage_request: pydantic.StrictBool = True
-    output_limit_field: Literal["", "max_completion_tokens", "max_tokens", "max_output_tokens", "maxOutputTokens"] = ""
-
-    @pydantic.model_validator(mode="after")
-    def _check_dialect(self) -> Self:
-        if (self.price is None) != (self.dialect is None):
-            raise ValueError("dialect and a price by tokens (price.table) require each other")
-        return self
-
-
-def _check_names(rows: dict[str, ProviderRow]) -> dict[str, ProviderRow]:
+def _check_names(rows: dict[str, Provider]) -> dict[str, Provider]:
     owners: dict[str, str] = {}
     for slug, row in rows.items():
         for name in (slug, *row.aliases):
@@ -200,9 +37,9 @@ def _check_names(rows: dict[str, ProviderRow]) -> dict[str, ProviderRow]:
 
 
 class ProvidersFile(pydantic.BaseModel):
-    model_config = _STRICT
+    model_config = STRICT
 
-    providers: Annotated[dict[Name, ProviderRow], AfterValidator(_check_names)]
+    providers: Annotated[dict[Name, Provider], AfterValidator(_check_names)]
     models: dict[ModelName, Annotated[tuple[ModelName, ...], Field(min_length=1, max_length=MAX_MODELS)]] = {}
 
     @pydantic.model_validator(mode="after")
@@ -224,17 +61,9 @@ def load_table(settings: Settings) -> ProviderTable:
     except pydantic.ValidationError as error:
         raise SystemExit("\n".join(["GATEWAY_PROVIDERS_FILE is invalid:", *_lines(error)])) from None
     floor_nanos = nanos_from_usd(settings.x402_price_usd)
-    names = ProviderRow.model_fields.keys() & Provider.__slots__
-    table = {
-        slug: Provider(
-            slug=slug,
-            x402_floor_nanos=row.x402_price_usd or floor_nanos,
-            **{name: getattr(row, name) for name in names},
-        )
-        for slug, row in parsed.providers.items()
-    }
+    table = {slug: row.listed_as(slug, floor_nanos) for slug, row in parsed.providers.items()}
     row = table["alchemy"]
-    table["alchemy"] = replace(row, endpoints={**_sandbox_chains(settings), **row.endpoints})
+    table["alchemy"] = row.model_copy(update={"endpoints": {**_sandbox_chains(settings), **row.endpoints}})
     return ProviderTable(table, parsed.models)
 
 
@@ -244,7 +73,7 @@ def _lines(error: pydantic.ValidationError) -> Iterator[str]:
         parts = [str(part) for part in each["loc"] if part != "[key]"]
         problem = _PROBLEMS.get(each["type"]) or each["msg"].removeprefix("Value error, ")
         if each["type"] == "extra_forbidden" and parts[2:] == parts[-1:]:
-            problem += f"; known are {', '.join(ProviderRow.model_fields)}"
+            problem += f"; known are {', '.join(Provider.model_fields)}"
         yield f"{'.'.join(part if _PLAIN.fullmatch(part) else repr(part) for part in parts)}: {problem}"
 
 

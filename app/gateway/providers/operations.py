@@ -32,7 +32,7 @@ def list_providers() -> list[dict[str, Any]]:
             "slug": row.slug, "aliases": list(row.aliases), "kind": row.kind.value,
             "route": f"{base}/v1/gateway/{row.slug}{'/{chain}' if row.has_network_segment else ''}",
             "configured": row.is_configured, "chains": list(row.network_names()),
-            "routes": [route.text for route in row.routes], "pricing": _pricing(row),
+            "routes": [route.text for route in row.routes.values()], "pricing": _pricing(row),
             "x402_price_usd": row.x402_floor_nanos,
         }
         for row in state.part(ProviderTable).rows
@@ -41,7 +41,7 @@ def list_providers() -> list[dict[str, Any]]:
 
 
 def _pricing(row: Provider) -> dict[str, Any]:
-    rules = {route.text: route.rule for route in row.routes}
+    rules = {route.text: route.rule for route in row.routes.values()}
     fixed = {text: rule.nanos for text, rule in rules.items() if isinstance(rule, FixedPrice)}
     for rule in rules.values():
         if isinstance(rule, TokenPrices):
@@ -75,7 +75,7 @@ def list_models() -> list[dict[str, Any]]:
 @lru_cache(maxsize=64)
 def _models(row: Provider, _version: str, at: datetime) -> list[dict[str, Any]]:
     surfaces = [surface for surface in (Surface.CHAT, Surface.MESSAGES, Surface.EMBEDDINGS) if row.path_of(surface)]
-    rule = next((each.rule for each in row.routes if each.surface in surfaces), None)
+    rule = next((each.rule for each in row.routes.values() if each.surface in surfaces), None)
     if not isinstance(rule, TokenPrices):
         return []
     rates = {name: rule.rates_for(name, at, 0)[0] for name in price_table.model_names(rule.table)}
@@ -96,7 +96,7 @@ def list_paid_routes() -> Iterator[tuple[str, str, str, int]]:
     That is the price, unless it depends on the request: then the terms of the request have it.
     """
     for row in app_state().part(ProviderTable).rows:
-        for route in row.routes if row.is_configured else ():
+        for route in row.routes.values() if row.is_configured else ():
             nanos = max(row.x402_floor_nanos, route.rule.nanos if isinstance(route.rule, FixedPrice) else 0)
             for path, parameters in _paths(row, route):
                 names = [each["name"] for each in parameters]
@@ -126,7 +126,7 @@ def add_operations(document: dict[str, Any], providers: ProviderTable) -> None:
     shared |= {f"Gateway{status}": each for status, each in generic["post"]["responses"].items() if status != "default"}
     for row in providers.rows:
         document["tags"].append({"name": row.slug, "description": f"Calls that are forwarded to {row.slug}."})
-        for route in row.routes:
+        for route in row.routes.values():
             method = route.method.lower()
             if method in generic:
                 for path, parameters in _paths(row, route):

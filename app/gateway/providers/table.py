@@ -8,16 +8,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import unquote, urlsplit
 
-from pydantic import StringConstraints
+import pydantic
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, StringConstraints
 
+from app.core.money import nanos_from_usd
 from app.core.request_target import RequestTarget
+from app.core.setting_types import HttpUrl
 from app.errors import InvalidInput, NotFound
+from app.gateway.dialects.request import tool_costs
 from app.gateway.dialects.request.cost_params import Dialect, Surface
-from app.gateway.pricing.quotes import PricingRule
+from app.gateway.pricing import price_table, price_updates
+from app.gateway.pricing.price_table import Rates
+from app.gateway.pricing.quotes import FixedPrice, PerRpcMethod, PricingRule, ReportedPrice, TokenPrices
+from app.gateway.pricing.rates import FallbackRates
 from app.gateway.validation.body import BodyKind
 from app.gateway.validation.rules import FieldRule, Pattern, QueryParameter, not_allowed_error
 
@@ -106,36 +114,180 @@ class ProbeRequest:
     is_paid: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Provider:
+# Routes below /v1/gateway/ that are not providers of this table.
+_RESERVED = frozenset({"shopping"})
+_USD = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,9})?", re.ASCII)
+_SURFACES = tuple(surface.value for surface in Surface)
+STRICT = pydantic.ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+
+def _check_name(name: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,39}", name) or name in _RESERVED:
+        raise ValueError("is not a valid name of a provider: lower-case letters, digits, - and _")
+    return name
+
+
+def _check_text(text: Any) -> str:
+    if not isinstance(text, str):
+        raise ValueError("Input should be a valid string")  # noqa: TRY004 - pydantic reports no other error
+    if not text.isprintable():
+        raise ValueError("must be one line of printable characters")
+    return text
+
+
+def _nanos(value: Any) -> int:
+    """Parse dollars from a string, because TOML numbers are binary fractions."""
+    if not isinstance(value, str) or not _USD.fullmatch(value):
+        raise ValueError('must be dollars in quotes, such as "0.01"')
+    return nanos_from_usd(Decimal(value))
+
+
+def _nanos_each(value: Any) -> int:
+    each, remainder = divmod(_nanos(value), 10**6)
+    if remainder or not each:
+        raise ValueError("must be a multiple of 0.001, above zero")
+    return each
+
+
+Name = Annotated[str, AfterValidator(_check_name)]
+Text = Annotated[str, AfterValidator(_check_text)]
+LowerText = Annotated[str, pydantic.StringConstraints(to_lower=True)]
+Nanos = Annotated[int, PlainValidator(_nanos)]
+NanosEach = Annotated[int, PlainValidator(_nanos_each)]
+# The last is the price of a call without tokens.
+RateName = Literal[*price_updates.FIELDS, "usd"]  # type: ignore[valid-type]
+
+
+class PriceRow(pydantic.BaseModel):
+    """Prices by tokens, such as `{type = "tokens", table = "openai"}`, or as reported."""
+
+    model_config = STRICT
+
+    type: Literal["tokens", "reported"]
+    table: str = ""
+    fallback_input_usd_per_million: NanosEach | None = None
+    fallback_output_usd_per_million: NanosEach | None = None
+    fallback_usd: Nanos = FallbackRates().call_nanos
+    models: dict[str, Annotated[dict[RateName, Nanos], Field(min_length=1)]] = {}
+
+    def rule(self) -> TokenPrices | ReportedPrice:
+        """Return the pricing rule. Raises: ValueError."""
+        if self.type == "reported" and self.model_fields_set == {"type"}:
+            return ReportedPrice()
+        if self.table not in price_table.table_names():
+            raise ValueError("price.table must be a provider of the price table, such as openai")
+        fallback = FallbackRates(
+            self.fallback_input_usd_per_million, self.fallback_output_usd_per_million, call_nanos=self.fallback_usd
+        )
+        models = {}
+        for model, prices in self.models.items():
+            known = [(*price_updates.FIELDS[name], nanos) for name, nanos in prices.items() if name != "usd"]
+            models[model] = Rates(**{kind: Decimal(nanos) * scale / 10**9 for kind, scale, nanos in known})
+        call_nanos = {name: prices["usd"] for name, prices in self.models.items() if "usd" in prices}
+        return TokenPrices(self.table, fallback, models, call_nanos)
+
+
+def _with_names(routes: Any) -> Any:
+    return {text: (text, value) for text, value in routes.items()} if isinstance(routes, dict) else routes
+
+
+def _parse_route(named: tuple[str, Any], info: pydantic.ValidationInfo) -> Route:
+    text, value = named
+    method, path = parse_route_text(text)
+    raw = value if isinstance(value, dict) else {"price": value}
+    if set(raw) - {"price", "body"}:
+        raise ValueError('must be a price, or look like {price = "0.01", body = "json"}')
+    kind = BodyKind(raw.get("body", BodyKind.JSON if method in {"POST", "PUT", "PATCH"} else BodyKind.NONE))
+    price, rule = raw.get("price"), info.data.get("price")
+    if isinstance(price, str) and _USD.fullmatch(price):
+        return Route(text, method, path, FixedPrice(_nanos(price)), body=kind)
+    if price not in _SURFACES:
+        raise ValueError(f'must be dollars in quotes, such as "0.005", or one of {", ".join(_SURFACES)}')
+    if rule is None:
+        raise ValueError(f"{price} needs a price by tokens: a dialect, and price.table")
+    if isinstance(rule, ReportedPrice) != (price in tool_costs.SEARCH_SURFACES):
+        raise ValueError(f'{", ".join(sorted(tool_costs.SEARCH_SURFACES))} require price = {{type = "reported"}}')
+    return Route(text, method, path, rule, surface=Surface(price), body=kind)
+
+
+def _sort_routes(named: dict[str, Route], info: pydantic.ValidationInfo) -> dict[str, Route]:
+    """Return the narrow routes first: a wide one of the operator does not override the price of a narrower one."""
+    methods = [(Pattern.parse(name), nanos) for name, nanos in info.data.get("methods", {}).items()]
+    if methods:
+        rule = PerRpcMethod(tuple(sorted(methods, key=lambda method: method[0].breadth)))
+        named["methods"] = Route("POST", "POST", Pattern.parse(""), rule, body=BodyKind.JSON)
+    if not named:
+        raise ValueError("is missing: without routes nothing is forwarded")
+    return dict(sorted(named.items(), key=lambda item: item[1].path.breadth))
+
+
+class Provider(pydantic.BaseModel):
     """A row of the table. `base_url` may contain `{key}` and, with networks, `{network}`: never show it.
 
     Compared by identity: there is one object for each row.
     """
 
-    slug: str
-    kind: ProviderKind
-    base_url: str = field(repr=False)
-    routes: tuple[Route, ...]
-    aliases: tuple[str, ...] = ()
-    api_key: str = field(repr=False, default="")
+    model_config = STRICT
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+    aliases: tuple[Name, ...] = ()
+    kind: ProviderKind = ProviderKind.OTHER
+    base_url: Annotated[HttpUrl, Field(repr=False)]
+    api_key: Annotated[Text, Field(repr=False)] = ""
     credential: Credential | None = None
-    default_headers: Mapping[str, str] = field(default_factory=dict)
+    default_headers: dict[HeaderName, Text] = {}
     dialect: Dialect | None = None
+    price: Annotated[PriceRow, AfterValidator(PriceRow.rule)] | None = None
+    methods: dict[Annotated[str, AfterValidator(lambda name: Pattern.parse(name).text)], Nanos] = {}
+    # By their texts, after the prices, which they name; `methods` is the route of the methods.
+    routes: Annotated[
+        dict[str, Annotated[Route, PlainValidator(_parse_route)]],
+        BeforeValidator(_with_names),
+        AfterValidator(_sort_routes),
+    ] = Field({}, validate_default=True)
     # The only query parameters that are forwarded; None: all.
-    parameters: tuple[QueryParameter, ...] | None = None
-    refused_fields: tuple[FieldRule, ...] = ()
+    parameters: (
+        tuple[Annotated[QueryParameter, PlainValidator(lambda text: QueryParameter.parse(_check_text(text)))], ...]
+        | None
+    ) = None
+    refused_fields: tuple[
+        Annotated[FieldRule, PlainValidator(lambda text: FieldRule.parse(_check_text(text)))], ...
+    ] = ()
     # Maximum numbers, and lengths of lists, in fields of the body.
-    limits: Mapping[str, int] = field(default_factory=dict)
+    limits: dict[str, Annotated[pydantic.StrictInt, Field(ge=0)]] = {}
     # The first segment of the path is one of these names: each maps to a value of `{network}`, or to a base URL.
-    networks: Mapping[str, str] = field(default_factory=dict)
-    endpoints: Mapping[str, str] = field(repr=False, default_factory=dict)
-    # Whether streams are asked for their usage; the field for a limit on the output that a request has none of.
-    usage_request: bool = True
-    output_limit_field: str = ""
+    networks: dict[LowerText, Text] = {}
+    endpoints: Annotated[dict[LowerText, HttpUrl], Field(repr=False)] = {}
+    # The minimum price of a call that is paid for with x402; 0: the service's.
+    x402_price_usd: Nanos = 0
     probes: tuple[ProbeRequest, ...] = ()
-    # The minimum price of a call that is paid for with x402: the row's own, or the service's.
-    x402_floor_nanos: int = 0
+    # Whether streams are asked for their usage; the field for a limit on the output that a request has none of.
+    usage_request: pydantic.StrictBool = True
+    output_limit_field: Literal["", "max_completion_tokens", "max_tokens", "max_output_tokens", "maxOutputTokens"] = ""
+
+    _slug: str = ""
+    _least_nanos: int = 0
+
+    @pydantic.model_validator(mode="after")
+    def _check_dialect(self) -> Self:
+        if (self.price is None) != (self.dialect is None):
+            raise ValueError("dialect and a price by tokens (price.table) require each other")
+        return self
+
+    def listed_as(self, slug: str, least_nanos: int) -> Self:
+        """Return the row with its place in the table, and the service's minimum price of a payment."""
+        self._slug, self._least_nanos = slug, least_nanos
+        return self
+
+    @property
+    def slug(self) -> str:
+        return self._slug
+
+    @property
+    def x402_floor_nanos(self) -> int:
+        """Return the minimum price of a call that is paid for with x402: the row's own, or the service's."""
+        return self.x402_price_usd or self._least_nanos
 
     @property
     def is_configured(self) -> bool:
@@ -155,7 +307,7 @@ class Provider:
 
     def path_of(self, surface: Surface) -> str | None:
         """Return the path of a surface of OpenAI's or Anthropic's API; None if the provider does not have it."""
-        routes = [route for route in self.routes if route.surface is surface and route.method == "POST"]
+        routes = [route for route in self.routes.values() if route.surface is surface and route.method == "POST"]
         name = "chat/completions" if surface is Surface.CHAT else surface.value
         paths = [f"{prefix}{name}" for prefix in _PREFIXES]
         return next((path for path in paths for route in routes if route.path.regex.fullmatch(path)), None)
@@ -178,9 +330,9 @@ class Provider:
 
     def match(self, method: str, raw_path: str) -> RouteMatch:
         """Return the route of a call. Raises: RouteNotAllowed."""
-        found = match_route(self.routes, method, raw_path)
+        found = match_route(self.routes.values(), method, raw_path)
         if found is None:
-            raise not_allowed_error(f"{method} {raw_path}".strip(), (route.text for route in self.routes))
+            raise not_allowed_error(f"{method} {raw_path}".strip(), (route.text for route in self.routes.values()))
         return found
 
     def _location_at(self, base_url: str, method: str, target: RequestTarget) -> UpstreamLocation:

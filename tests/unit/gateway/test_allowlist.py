@@ -318,7 +318,7 @@ def test_digital_asset_queries_cost_more_than_their_compute_units() -> None:
 
 
 def rpc_price(method: str) -> int:
-    (route,) = table().find("alchemy").routes
+    (route,) = table().find("alchemy").routes.values()
     parsed = [{"method": "eth_call"}, {"method": method}]
     return route.rule.quote(
         PricedRequest(at=datetime.now(UTC), methods=tuple(rpc_methods(parsed)))

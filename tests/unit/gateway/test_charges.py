@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from app.gateway.dialects.request.cost_params import Dialect
-from app.gateway.dialects.response.response_reader import ResponseReader
 from app.gateway.pricing.quotes import TokenPrices
-from app.gateway.providers.configured import PriceRow
+from app.gateway.providers.table import PriceRow
 from tests.support.provider_rows import FORM, form_of, read_request
 from tests.support.recordings import wav
+from tests.support.response_readers import reader_of
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 TABLES = {
@@ -37,7 +37,7 @@ def charged(
         parts = [(name, str(value).encode()) for name, value in asked.items()]
         body, content_type = form_of(*parts, ('file; filename="a.wav"', wav(1))), FORM
     params = read_request(dialect, "POST", path, body=body, content_type=content_type)
-    answer = ResponseReader(params, status=200, content_type="text/event-stream" if events else "application/json")
+    answer = reader_of(params, status=200, content_type="text/event-stream" if events else "application/json")
     if events:
         for event in reported:
             answer.feed(b"data: " + json.dumps(event).encode() + b"\n\n")

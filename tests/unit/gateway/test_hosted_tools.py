@@ -10,10 +10,10 @@ import pytest
 
 from app.errors import InvalidInput, RouteNotAllowed
 from app.gateway.dialects.request.cost_params import CostParams, Dialect
-from app.gateway.dialects.response.response_reader import ResponseReader
 from app.gateway.dialects.response.usage_readers import UsageReading
 from app.gateway.pricing.quotes import CallQuote, PricedRequest, TokenPrices
 from tests.support.provider_rows import read_request
+from tests.support.response_readers import reader_of
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 PATHS = {
@@ -42,7 +42,7 @@ def quote(params: CostParams) -> CallQuote:
 
 
 def answered(params: CostParams, body: Any) -> UsageReading:
-    answer = ResponseReader(params, status=200, content_type="application/json")
+    answer = reader_of(params, status=200, content_type="application/json")
     answer.feed(json.dumps(body).encode())
     answer.flush()
     return answer.finish()
@@ -334,7 +334,7 @@ def test_the_searches_of_an_answer_are_charged_once_each() -> None:
 
 def test_the_tool_calls_of_an_interrupted_stream_are_charged() -> None:
     params = call(Dialect.OPENAI, {"model": "gpt-5", "tools": [{"type": "web_search"}], "stream": True})
-    answer = ResponseReader(params, status=200, content_type="text/event-stream")
+    answer = reader_of(params, status=200, content_type="text/event-stream")
     search = {"type": "web_search_call", "id": "ws_1", "action": {"type": "search", "query": "a"}}
     for event in (
         {"type": "response.output_item.added", "output_index": 0, "item": {"type": "web_search_call", "id": "ws_1"}},

@@ -13,10 +13,10 @@ import pytest
 from app.errors import InvalidInput
 from app.gateway.dialects.request import audio_duration, images
 from app.gateway.dialects.request.cost_params import CostParams, Dialect
-from app.gateway.dialects.response.response_reader import ResponseReader
 from app.gateway.pricing.quotes import PricedRequest, ReportedPrice, TokenPrices
 from tests.support.provider_rows import FORM, form_of, place, read_request
 from tests.support.recordings import MP3_FRAME, MP3_SMALL_FRAME, OPUS_20_MS, OPUS_60_MS, OPUS_120_MS, flac, ogg, wav
+from tests.support.response_readers import reader_of
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 USD = 10**9
@@ -117,7 +117,7 @@ def held(slug: str, path: str, asked: Any, *, file: bytes | None = None) -> int:
 def charged(slug: str, path: str, asked: Any, answer: Any, *, file: bytes | None = None, status: int = 200) -> int:
     params, rule = read(slug, path, asked, file=file)
     is_text = isinstance(answer, str)
-    opened = ResponseReader(params, status=status, content_type="text/plain" if is_text else "application/json")
+    opened = reader_of(params, status=status, content_type="text/plain" if is_text else "application/json")
     opened.feed(answer.encode() if is_text else json.dumps(answer).encode())
     opened.flush()
     return rule.settle(params, opened.finish(), AT).cost_nanos

@@ -22,10 +22,8 @@ from app.errors import InsufficientCredits, InvalidInput
 from app.gateway.call_charges import HeldCharge
 from app.gateway.dialects.request import injection
 from app.gateway.dialects.request.cost_params import CostParams, Dialect, Surface
-from app.gateway.dialects.response.response_reader import ResponseReader
 from app.gateway.dialects.response.usage_readers import UsageReading
 from app.gateway.pricing.quotes import PricedRequest, TokenPrices
-from app.gateway.providers.table import Provider, ProviderKind
 from app.identity import service as identity
 from app.identity.principal import KeyKind, Principal
 from app.identity.service import MintedKey
@@ -33,6 +31,7 @@ from app.ports.upstream import RelayOutcome, UpstreamRequest, UpstreamResponse
 from app.usage.grouped import StepGroups
 from tests.support.ledger import clear, ledger_app, read, unit, violations
 from tests.support.provider_rows import read_request
+from tests.support.response_readers import reader_of
 
 # In a file: steps use a connection of their own, which would be another database in memory.
 FOLDER = TemporaryDirectory()
@@ -173,9 +172,8 @@ class Account:
             quote.check(5 * 10**9)
         except InvalidInput:
             return  # refused before anything is held
-        row = Provider("p", ProviderKind.LANGUAGE_MODEL, "http://upstream", rule)
         caller = Principal(KeyKind.GATEWAY, self.id, self.id, None)
-        meter = HeldCharge(caller, row.slug, quote, params)
+        meter = HeldCharge(caller, "p", quote, params)
         available = self.balance().available_nanos
         try:
             outgoing = meter.begin(UpstreamRequest("POST", "", "", (), params.body))
@@ -229,7 +227,7 @@ def answer_of(params: CostParams, model: str, tokens_in: int, tokens_out: int) -
 
 
 def read_answer(params: CostParams, head: Head, answer: bytes) -> UsageReading:
-    reading = ResponseReader(params, status=head.status, content_type=head.content_type)
+    reading = reader_of(params, status=head.status, content_type=head.content_type)
     reading.feed(answer)
     reading.flush()
     return reading.finish()

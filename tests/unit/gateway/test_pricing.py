@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 
 from app.errors import InvalidInput, RouteNotAllowed
 from app.gateway.dialects.request.cost_params import CostParams, Dialect, HostedTools, Surface
-from app.gateway.dialects.response.response_reader import ResponseReader
 from app.gateway.dialects.response.usage_readers import Usage, UsageReading
 from app.gateway.pricing import charges, price_table, rates
 from app.gateway.pricing.quotes import CallQuote, FixedPrice, PerRpcMethod, PricedRequest, TokenPrices, rpc_methods
 from app.gateway.pricing.rates import FallbackRates
-from app.gateway.providers.configured import PriceRow
+from app.gateway.providers.table import PriceRow
 from app.gateway.validation.rules import Pattern
 from app.usage.service import MeteredUsage
 from tests.support import recorded_answers as recorded
 from tests.support.provider_rows import place, read_request
+from tests.support.response_readers import reader_of
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 VERSION = price_table.VERSION
@@ -44,7 +44,7 @@ def quote(rule: TokenPrices, params: CostParams) -> CallQuote:
 
 
 def answered(params: CostParams, body: Any, content_type: str = "application/json") -> UsageReading:
-    answer = ResponseReader(params, status=200, content_type=content_type)
+    answer = reader_of(params, status=200, content_type=content_type)
     answer.feed(body if isinstance(body, bytes) else json.dumps(body).encode())
     answer.flush()
     return answer.finish()
@@ -409,7 +409,7 @@ def test_a_complete_response_without_usage_costs_its_content() -> None:
 
 def test_an_unreadable_response_costs_the_hold() -> None:
     asked = chat(tokens_out=10_000)
-    answer = ResponseReader(asked, status=200, content_type="application/json", content_encoding="br")
+    answer = reader_of(asked, status=200, content_type="application/json", content_encoding="br")
     answer.feed(b"abc")
     assert OPENAI.settle(asked, answer.finish(), AT).tokens_out == 10_000
 

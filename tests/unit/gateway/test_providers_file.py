@@ -37,7 +37,7 @@ def test_of_equally_narrow_routes_the_operators_applies(tmp_path: Path) -> None:
 def test_a_wide_method_does_not_override_the_price_of_a_narrower_one(tmp_path: Path) -> None:
     alchemy = row(tmp_path, "alchemy", '[providers.alchemy.methods]\n"alchemy_{Name}" = "0.00001"\n')
     request = PricedRequest(at=datetime.now(UTC), methods=("alchemy_simulateExecution",))
-    assert alchemy.routes[0].rule.quote(request).worst_case.cost_nanos == 2_000_000
+    assert next(iter(alchemy.routes.values())).rule.quote(request).worst_case.cost_nanos == 2_000_000
 
 
 def test_refused_fields_are_added_to_the_built_in_ones(tmp_path: Path) -> None:

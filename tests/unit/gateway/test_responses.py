@@ -16,6 +16,7 @@ from app.gateway.dialects.request.cost_params import CostParams, Dialect, Surfac
 from app.gateway.dialects.response.response_reader import MAX_BUFFERED_BYTES, JsonArrayParser, ResponseReader, SseParser
 from app.gateway.dialects.response.usage_readers import Usage, UsageReading
 from tests.support import recorded_answers as recorded
+from tests.support.response_readers import reader_of
 
 SSE = "text/event-stream; charset=utf-8"
 ENDS = st.sampled_from(["\n", "\r\n", "\r"])
@@ -66,7 +67,7 @@ def test_chunking_changes_neither_bytes_nor_usage(
 ) -> None:
     call, write, usage = stream
     whole = write(end)
-    passed, reading = read(ResponseReader(call, status=200, content_type=SSE), pieces(whole, cuts))
+    passed, reading = read(reader_of(call, status=200, content_type=SSE), pieces(whole, cuts))
     assert passed == whole
     assert (reading.usage, reading.is_complete) == (usage, True)
     assert reading.streamed_bytes >= WRITTEN
@@ -76,7 +77,7 @@ def test_chunking_changes_neither_bytes_nor_usage(
 @given(ENDS, CUTS)
 def test_injected_usage_is_removed_from_the_stream(end: str, cuts: list[int]) -> None:
     asked, unasked = recorded.chat_stream(end, asked=True), recorded.chat_stream(end, asked=False)
-    answer = ResponseReader(params(Surface.CHAT, usage_injected=True), status=200, content_type=SSE)
+    answer = reader_of(params(Surface.CHAT, usage_injected=True), status=200, content_type=SSE)
     passed, reading = read(answer, pieces(asked, cuts))
     assert passed == unasked
     assert reading.usage == Usage(1200, 300, cache_read=1024, reasoning=128)
@@ -86,14 +87,14 @@ def test_injected_usage_is_removed_from_the_stream(end: str, cuts: list[int]) ->
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_a_line_end_split_over_two_chunks_is_removed_whole(end: str) -> None:
     asked, unasked = recorded.chat_stream(end, asked=True), recorded.chat_stream(end, asked=False)
-    answer = ResponseReader(params(Surface.CHAT, usage_injected=True), status=200, content_type=SSE)
+    answer = reader_of(params(Surface.CHAT, usage_injected=True), status=200, content_type=SSE)
     assert read(answer, [bytes([byte]) for byte in asked])[0] == unasked
 
 
 @given(CUTS)
 def test_a_gemini_array_is_read_in_any_chunks(cuts: list[int]) -> None:
     whole = recorded.gemini_array()
-    answer = ResponseReader(
+    answer = reader_of(
         params(Surface.GENERATE, Dialect.GEMINI), status=200, content_type="application/json; charset=UTF-8"
     )
     passed, reading = read(answer, pieces(whole, cuts))
@@ -108,7 +109,7 @@ def test_a_gemini_array_is_read_in_any_chunks(cuts: list[int]) -> None:
 @given(st.binary(max_size=2000), CUTS, st.booleans())
 def test_any_stream_is_relayed_unchanged(whole: bytes, cuts: list[int], injected: bool) -> None:  # noqa: FBT001
     for surface in Surface:
-        answer = ResponseReader(params(surface, usage_injected=injected), status=200, content_type=SSE)
+        answer = reader_of(params(surface, usage_injected=injected), status=200, content_type=SSE)
         passed, reading = read(answer, pieces(whole, cuts))
         assert passed == whole
         assert reading.usage is None
@@ -143,7 +144,7 @@ def test_no_response_makes_reading_fail_or_yields_a_negative_count(
 ) -> None:
     call = params(surface, dialect, usage_injected=streamed)
     body = recorded.data(reported) if streamed else json.dumps(reported).encode()
-    _, reading = read(ResponseReader(call, status=200, content_type=SSE if streamed else "application/json"), [body])
+    _, reading = read(reader_of(call, status=200, content_type=SSE if streamed else "application/json"), [body])
     if reading.usage is not None:
         counts = [getattr(reading.usage, name) or 0 for name in Usage._fields]
         assert all(isinstance(count, int) and 0 <= count <= 10**15 for count in counts)
@@ -207,7 +208,7 @@ def test_usage_is_read_in_every_content_encoding(
     raw = zlib.compressobj(wbits=-15)
     wire = {"gzip": gzip.compress(text), "deflate": zlib.compress(text), "raw": raw.compress(text) + raw.flush()}
     content_encoding = "deflate" if encoding == "raw" else encoding
-    answer = ResponseReader(call, status=200, content_type="application/json", content_encoding=content_encoding)
+    answer = reader_of(call, status=200, content_type="application/json", content_encoding=content_encoding)
     sent = wire.get(encoding or "", text)
     passed, reading = read(answer, pieces(sent, list(range(0, 10_000, 7))))
     assert passed == sent
@@ -216,9 +217,7 @@ def test_usage_is_read_in_every_content_encoding(
 
 def test_a_compressed_stream_is_relayed_unchanged_and_read() -> None:
     whole = gzip.compress(recorded.chat_stream(asked=True))
-    answer = ResponseReader(
-        params(Surface.CHAT, usage_injected=True), status=200, content_type=SSE, content_encoding="gzip"
-    )
+    answer = reader_of(params(Surface.CHAT, usage_injected=True), status=200, content_type=SSE, content_encoding="gzip")
     passed, reading = read(answer, pieces(whole, list(range(0, 1000, 3))))
     assert passed == whole
     assert reading.usage is not None
@@ -236,9 +235,7 @@ def test_a_compressed_stream_is_relayed_unchanged_and_read() -> None:
     ],
 )
 def test_an_undecodable_response_is_relayed_and_its_usage_unknown(encoding: str, wire: bytes) -> None:
-    answer = ResponseReader(
-        params(Surface.CHAT), status=200, content_type="application/json", content_encoding=encoding
-    )
+    answer = reader_of(params(Surface.CHAT), status=200, content_type="application/json", content_encoding=encoding)
     passed, reading = read(answer, [wire])
     assert passed == wire
     assert reading.usage is None
@@ -250,7 +247,7 @@ def test_the_end_of_a_large_response_is_read() -> None:
     content = "x" * (MAX_BUFFERED_BYTES + 1) + said
     odd = {'a"usage': {"prompt_tokens": 2}, "said": said}
     body = json.dumps({"choices": [{"message": {"content": content}}], "usage": recorded.CHAT_USAGE, "odd": odd})
-    answer = ResponseReader(params(Surface.CHAT), status=200, content_type="application/json")
+    answer = reader_of(params(Surface.CHAT), status=200, content_type="application/json")
     wire = body.encode()
     passed, reading = read(answer, [wire[at : at + 65536] for at in range(0, len(wire), 65536)])
     assert passed == wire
@@ -268,15 +265,15 @@ def test_client_tools_cannot_forge_the_end_of_a_large_response(order: str) -> No
         "tools": [{"type": "function", "parameters": forged}],
     }
     body = json.dumps({"output": "x" * MAX_BUFFERED_BYTES, **{name: fields[name] for name in order.split()}})
-    answer = ResponseReader(params(Surface.RESPONSES), status=200, content_type="application/json")
+    answer = reader_of(params(Surface.RESPONSES), status=200, content_type="application/json")
     assert read(answer, [body.encode()])[1].usage == Usage(1200, 300, searches=7)
 
 
 def test_a_deeply_nested_response_is_not_parsed() -> None:
-    answer = ResponseReader(params(Surface.CHAT), status=200, content_type="application/json")
+    answer = reader_of(params(Surface.CHAT), status=200, content_type="application/json")
     assert read(answer, [b"[" * 100_000])[1].usage is None
     tail = b'{"usage":' + b'{"a":' * 100_000
-    answer = ResponseReader(params(Surface.CHAT), status=200, content_type="application/json")
+    answer = reader_of(params(Surface.CHAT), status=200, content_type="application/json")
     assert read(answer, [b" " * (MAX_BUFFERED_BYTES + 1) + tail])[1].usage is None
 
 
@@ -287,7 +284,7 @@ def cut_after(whole: bytes, word: str) -> bytes:
 
 def test_an_interrupted_message_has_its_input_and_content() -> None:
     whole = cut_after(recorded.message_stream(), recorded.WORDS[1])
-    answer = ResponseReader(params(Surface.MESSAGES, Dialect.ANTHROPIC), status=200, content_type=SSE)
+    answer = reader_of(params(Surface.MESSAGES, Dialect.ANTHROPIC), status=200, content_type=SSE)
     _, reading = read(answer, [whole], is_broken=True)
     assert reading.usage == Usage(1025, 1, cache_read=1000)
     assert not reading.is_complete
@@ -296,7 +293,7 @@ def test_an_interrupted_message_has_its_input_and_content() -> None:
 
 def test_an_interrupted_chat_has_its_content() -> None:
     whole = cut_after(recorded.chat_stream(asked=True), recorded.WORDS[0])
-    answer = ResponseReader(params(Surface.CHAT, usage_injected=True), status=200, content_type=SSE)
+    answer = reader_of(params(Surface.CHAT, usage_injected=True), status=200, content_type=SSE)
     _, reading = read(answer, [whole], is_broken=True)
     assert (reading.usage, reading.is_complete) == (None, False)
     assert reading.streamed_bytes == len(recorded.WORDS[0].encode())
@@ -304,14 +301,14 @@ def test_an_interrupted_chat_has_its_content() -> None:
 
 def test_an_interrupted_gemini_stream_has_only_running_counts() -> None:
     whole = cut_after(recorded.gemini_stream(), recorded.WORDS[0])
-    answer = ResponseReader(params(Surface.GENERATE, Dialect.GEMINI), status=200, content_type=SSE)
+    answer = reader_of(params(Surface.GENERATE, Dialect.GEMINI), status=200, content_type=SSE)
     _, reading = read(answer, [whole], is_broken=True)
     assert (reading.usage, reading.is_complete) == (Usage(15, 1), False)
 
 
 def test_a_stream_interrupted_after_its_count_is_complete() -> None:
     for call, write, usage in STREAMS:
-        answer = ResponseReader(call, status=200, content_type=SSE)
+        answer = reader_of(call, status=200, content_type=SSE)
         _, reading = read(answer, [write("\n")], is_broken=True)
         assert (reading.usage, reading.is_complete) == (usage, True)
 
@@ -321,7 +318,7 @@ def test_an_error_inside_a_stream_is_detected() -> None:
         recorded.named({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}),
         recorded.data({"error": {"code": 502, "message": "x"}, "choices": [{"delta": {}, "finish_reason": "error"}]}),
     ):
-        answer = ResponseReader(params(Surface.CHAT, usage_injected=True), status=200, content_type=SSE)
+        answer = reader_of(params(Surface.CHAT, usage_injected=True), status=200, content_type=SSE)
         passed, reading = read(answer, [frame])
         assert passed == frame
         assert reading.has_failed
@@ -329,16 +326,16 @@ def test_an_error_inside_a_stream_is_detected() -> None:
 
 def test_a_last_event_without_its_blank_line_is_read_and_relayed() -> None:
     whole = recorded.data(recorded.chunk(choices=[], usage=recorded.CHAT_USAGE)).rstrip()
-    _, reading = read(ResponseReader(params(Surface.CHAT), status=200, content_type=SSE), [whole])
+    _, reading = read(reader_of(params(Surface.CHAT), status=200, content_type=SSE), [whole])
     assert reading.usage is not None
     partial = b'data: {"choices":[{"del'
-    passed, _ = read(ResponseReader(params(Surface.CHAT, usage_injected=True), status=200, content_type=SSE), [partial])
+    passed, _ = read(reader_of(params(Surface.CHAT, usage_injected=True), status=200, content_type=SSE), [partial])
     assert passed == partial
 
 
 def test_usage_next_to_content_stays_in_the_stream() -> None:
     frame = recorded.data(recorded.chunk(choices=[{"delta": {"content": "x"}}], usage=recorded.CHAT_USAGE))
-    answer = ResponseReader(params(Surface.CHAT, usage_injected=True), status=200, content_type=SSE)
+    answer = reader_of(params(Surface.CHAT, usage_injected=True), status=200, content_type=SSE)
     assert read(answer, [frame])[0] == frame
 
 
@@ -356,7 +353,7 @@ def test_usage_next_to_content_stays_in_the_stream() -> None:
     ],
 )
 def test_only_injected_usage_is_removed(came: bytes, goes: bytes) -> None:
-    answer = ResponseReader(params(Surface.CHAT, usage_injected=True), status=200, content_type=SSE)
+    answer = reader_of(params(Surface.CHAT, usage_injected=True), status=200, content_type=SSE)
     assert read(answer, [came])[0] == goes
 
 
@@ -386,10 +383,10 @@ def test_a_gemini_array_that_broke_off_has_the_counts_before() -> None:
     counts = Usage(15, 106, reasoning=100)
     for end in (b',\r\n{"candidates": [{"con', b"\n"):
         call = params(Surface.GENERATE, Dialect.GEMINI)
-        answer = ResponseReader(call, status=200, content_type="application/json")
+        answer = reader_of(call, status=200, content_type="application/json")
         _, reading = read(answer, [whole.rstrip().removesuffix(b"]") + end], is_broken=True)
         assert reading.usage == counts
-    answer = ResponseReader(call, status=200, content_type="application/json")
+    answer = reader_of(call, status=200, content_type="application/json")
     _, reading = read(answer, [whole[:20]], is_broken=True)
     assert (reading.usage, reading.bytes_unread, reading.is_blank) == (None, 0, True)
 
@@ -403,7 +400,7 @@ def test_a_gemini_array_of_many_megabytes_keeps_its_counts() -> None:
     whole = b"[" + large * count + recorded.gemini_array().lstrip()[1:]
     for is_broken in (False, True):
         call = params(Surface.GENERATE, Dialect.GEMINI)
-        answer = ResponseReader(call, status=200, content_type="application/json")
+        answer = reader_of(call, status=200, content_type="application/json")
         _, reading = read(answer, [whole.rstrip().removesuffix(b"]") if is_broken else whole], is_broken=is_broken)
         assert (reading.usage, reading.bytes_unread) == (Usage(15, 106, reasoning=100), 0)
         assert reading.streamed_bytes < 10_000
@@ -416,6 +413,6 @@ def test_data_lines_form_one_event_and_a_byte_order_mark_is_ignored() -> None:
 
 
 def test_finishing_twice_changes_nothing() -> None:
-    answer = ResponseReader(params(Surface.CHAT), status=200, content_type="application/json")
+    answer = reader_of(params(Surface.CHAT), status=200, content_type="application/json")
     answer.feed(json.dumps(recorded.CHAT).encode())
     assert answer.finish() is answer.finish(is_broken=True)

@@ -10,10 +10,10 @@ import pytest
 
 from app.errors import InvalidInput, RouteNotAllowed
 from app.gateway.dialects.request.cost_params import CostParams, Dialect
-from app.gateway.dialects.response.response_reader import ResponseReader
 from app.gateway.pricing.quotes import CallQuote, PricedRequest, TokenPrices
 from app.gateway.validation import rules as request_rules
 from tests.support.provider_rows import read_request, table
+from tests.support.response_readers import reader_of
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 RESPONSES, CHAT, MESSAGES = "responses", "chat/completions", "v1/messages"
@@ -33,7 +33,7 @@ def prices(params: CostParams) -> TokenPrices:
 
 
 def settled(params: CostParams, answer: Any) -> int:
-    reading = ResponseReader(params, status=200, content_type="application/json")
+    reading = reader_of(params, status=200, content_type="application/json")
     reading.feed(json.dumps(answer).encode())
     reading.flush()
     return prices(params).settle(params, reading.finish(), AT).cost_nanos

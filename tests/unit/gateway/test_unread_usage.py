@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 
 from app.gateway.dialects.request.cost_params import CostParams, Dialect, Surface
 from app.gateway.dialects.response.abridged_json import AbridgedJson
-from app.gateway.dialects.response.response_reader import MAX_EVENT_BYTES, ResponseReader
+from app.gateway.dialects.response.response_reader import MAX_EVENT_BYTES
 from app.gateway.dialects.response.usage_readers import Usage, UsageReading
 from app.gateway.pricing.quotes import TokenPrices
 from tests.support import recorded_answers as recorded
 from tests.support.provider_rows import read_request
+from tests.support.response_readers import reader_of
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SSE = "text/event-stream"
@@ -86,7 +87,7 @@ def params(stream: Stream, **more: Any) -> CostParams:
 
 
 def read(call: CostParams, chunks: list[bytes], kind: str = SSE, *, is_broken: bool = False) -> UsageReading:
-    reader = ResponseReader(call, status=200, content_type=kind)
+    reader = reader_of(call, status=200, content_type=kind)
     assert b"".join([*(reader.feed(chunk) for chunk in chunks), b"" if is_broken else reader.flush()]) == b"".join(
         chunks
     )
@@ -265,7 +266,7 @@ def test_the_usage_in_a_huge_event_is_read(
 
 def test_a_huge_event_is_read_in_bounded_memory() -> None:
     piece = b"QUJD" * 16_384
-    reader = ResponseReader(params(STREAMS[3]), status=200, content_type=SSE)
+    reader = reader_of(params(STREAMS[3]), status=200, content_type=SSE)
     tracemalloc.start()
     reader.feed(b'data: {"type":"response.completed","response":{"output":[{"result":"')
     for _ in range(1_000):

@@ -128,9 +128,9 @@ def _with_output_limit(text: str, names: Sequence[str], tokens: int) -> str:
     return text if stated else _with_member(text, names[0], str(tokens))
 
 
-def _value_spans(text: str) -> dict[str, tuple[int, int]]:
-    """Find the values of all fields of the first object in a text. Raises: ValueError, IndexError."""
-    return {name: (start, end) for _, _, name, start, end in _members(text)}
+def _value_spans(text: str, bracket: str = "{") -> dict[Any, tuple[int, int]]:
+    """Find the values of the first object in a text, or array, by name or position. Raises: ValueError, IndexError."""
+    return {name: (start, end) for _, _, name, start, end in _members(text, bracket)}
 
 
 def _with_member(text: str, name: str, value: str) -> str:
@@ -155,9 +155,7 @@ def _with_limits(text: str, limits: Sequence[ToolLimit]) -> str:
     for limit in limits:
         if limit.path:
             below.setdefault(limit.path[0], []).append(limit._replace(path=limit.path[1:]))
-    spans: dict[Any, tuple[int, int]] = {}
-    if below:
-        spans = dict(enumerate(_elements(text))) if text.lstrip()[0] == "[" else {**_value_spans(text)}
+    spans = _value_spans(text, "[" if text.lstrip()[0] == "[" else "{") if below else {}
     # From the end, so that positions stay; what is added is added at the beginning.
     for key in sorted(below, key=lambda key: spans.get(key, (0, 0)), reverse=True):
         start, end = spans.get(key, (0, 0))
@@ -182,32 +180,24 @@ def member_span(text: str, name: str) -> tuple[int, int]:
     raise ValueError(name)
 
 
-def _members(text: str) -> Iterator[tuple[int, int, str, int, int]]:
-    """Yield for each field the positions of its comma or bracket and its name, the name, and the span of its value."""
-    before = text.index("{")
-    if text[_skip(text, before + 1)] == "}":
+def _members(text: str, bracket: str = "{") -> Iterator[tuple[int, int, Any, int, int]]:
+    """Yield for each field the positions of its comma or bracket and its name, the name, and the span of its value.
+
+    An element of an array has its number for a name.
+    """
+    before, number, closing = text.index(bracket), 0, "}" if bracket == "{" else "]"
+    if text[_skip(text, before + 1)] == closing:
         return
-    while text[before] != "}":
-        key = _skip(text, before + 1)
-        name, at = _DECODER.raw_decode(text, key)
-        start = _skip(text, _skip(text, at) + 1)
+    while text[before] != closing:
+        name, start = number, (key := _skip(text, before + 1))
+        if closing == "}":
+            name, at = _DECODER.raw_decode(text, key)
+            start = _skip(text, _skip(text, at) + 1)
         _, end = _DECODER.raw_decode(text, start)
         yield before, key, name, start, end
-        before = _skip(text, end)
-        if text[before] not in ",}":
+        before, number = _skip(text, end), number + 1
+        if text[before] not in f",{closing}":
             raise ValueError(name)
-
-
-def _elements(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the span of each element of an array."""
-    before = text.index("[")
-    while text[before] != "]":
-        start = _skip(text, before + 1)
-        if text[start] == "]":
-            return
-        _, end = _DECODER.raw_decode(text, start)
-        yield start, end
-        before = _skip(text, end)
 
 
 def _skip(text: str, at: int) -> int:

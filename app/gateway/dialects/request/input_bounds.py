@@ -5,12 +5,11 @@ spaces; every other byte is counted as one token. English text is over-counted b
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from app.errors import InvalidInput
 from app.gateway.dialects.request import audio_duration, images
-from app.gateway.dialects.request.cost_params import NO_TOOLS, Dialect, HostedTools, Surface
+from app.gateway.dialects.request.cost_params import CostParams, Dialect, HostedTools, Surface
 
 _LETTERS_AND_SPACES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz \t\r\n"
 BYTES_PER_TOKEN = 2
@@ -56,18 +55,6 @@ _IMAGE_FORMATS = (None, "png", "webp", "jpeg", "gif")
 _INSTRUCTIONS_SLOWDOWN, _SPEED_SLOWDOWN = 2, 4
 
 
-class InputBound(NamedTuple):
-    """What the input of a request says about its cost, as `CostParams` names it."""
-
-    tokens_in: int
-    tokens_in_likely: int
-    has_media: bool
-    writes_cache: bool
-    # A file at a URL, or tools that return anything.
-    is_input_unbounded: bool = False
-    has_audio: bool = False
-
-
 class _MediaPart(NamedTuple):
     at_most: int
     likely: int
@@ -90,18 +77,20 @@ def likely_tokens(count: int) -> int:
     return -(-count // LIKELY_BYTES_PER_TOKEN)
 
 
-def input_bound(body: bytes, parsed: Mapping[str, Any], model: str, tools: HostedTools = NO_TOOLS) -> InputBound:
-    """Return the input bound of a JSON request: its text with tools and instructions, its media, and tool results.
+def with_input_bound(params: CostParams, parsed: Mapping[str, Any], tools: HostedTools) -> CostParams:
+    """Return the parameters with the bound of a JSON input: its text, tools and instructions, media, and tool results.
 
     Raises: InvalidInput for too many parts.
     """
+    body = params.body
     at_most, likely_bytes, likely = max_text_tokens(body) + _OVERHEAD_TOKENS, len(body), 0
     at_most += _TOOLS_OVERHEAD_TOKENS if parsed.get("tools") else 0
     # A name can be written with escapes.
     writes_cache = b"cache" in body or b"\\u00" in body
+    # A file at a URL, or tools that return anything.
     media, is_unbounded, has_audio = 0, tools.is_unbounded, False
     for block in _content_blocks(parsed):
-        part = _media_part(block, model)
+        part = _media_part(block, params.model)
         if part is None:
             continue
         media += 1
@@ -114,14 +103,18 @@ def input_bound(body: bytes, parsed: Mapping[str, Any], model: str, tools: Hoste
         likely_bytes -= len(counted)
     at_most += tools.readers * HOSTED_TOOL_TOKENS
     likely += tools.readers * HOSTED_TOOL_LIKELY_TOKENS + likely_tokens(max(0, likely_bytes))
-    return InputBound(max(at_most, likely), likely, media > 0, writes_cache, is_unbounded, has_audio)
+    return params._replace(
+        tokens_in=max(at_most, likely), tokens_in_likely=likely, has_media=media > 0, writes_cache=writes_cache,
+        is_input_unbounded=is_unbounded, has_audio=has_audio,
+    )  # fmt: skip
 
 
-def opaque_input_bound(body: bytes) -> InputBound:
-    """Return the input bound of a body that is not JSON, such as a form with a recording."""
+def with_opaque_input_bound(params: CostParams) -> CostParams:
+    """Return the parameters with the bound of an input that is not JSON, such as a form with a recording."""
+    body = params.body
     at_most = max(max_text_tokens(body[:_MIN_RECORDING_TOKENS]), len(body) // _RECORDING_BYTES_PER_TOKEN)
     likely = -(-len(body) // _RECORDING_LIKELY_BYTES_PER_TOKEN)
-    return InputBound(at_most + _OVERHEAD_TOKENS, likely, has_media=True, writes_cache=False)
+    return params._replace(tokens_in=at_most + _OVERHEAD_TOKENS, tokens_in_likely=likely, has_media=True)
 
 
 def _content_blocks(parsed: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -216,37 +209,28 @@ def _string(block: Mapping[str, Any], name: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-@dataclass(frozen=True, slots=True)
-class MediaBound:
-    """Maximum tokens, characters and seconds of one call; tokens are per image if there are several."""
+def with_media_bound(params: CostParams, parsed: Mapping[str, Any], files: Sequence[memoryview]) -> CostParams:
+    """Return the parameters with the maximum tokens, characters and seconds of a call of one of `MEDIA_SURFACES`.
 
-    tokens_in: int
-    tokens_out: int
-    characters: int = 0
-    audio_seconds: int = 0
-
-
-def media_bound(
-    dialect: Dialect, surface: Surface, model: str, parsed: Mapping[str, Any], files: Sequence[memoryview]
-) -> MediaBound:
-    """Return the bound of a call of one of `MEDIA_SURFACES`. Raises: InvalidInput if its cost cannot be known."""
-    if surface is Surface.IMAGES:
-        return _image_bound(model, parsed, files)
-    if surface is Surface.SPEECH:
-        return _speech_bound(parsed)
-    return _transcription_bound(dialect, surface, parsed, files)
+    Tokens are per image if there are several. Raises: InvalidInput if its cost cannot be known.
+    """
+    if params.surface is Surface.IMAGES:
+        return _with_image_bound(params, parsed, files)
+    if params.surface is Surface.SPEECH:
+        return _with_speech_bound(params, parsed)
+    return _with_transcription_bound(params, parsed, files)
 
 
-def _image_bound(model: str, parsed: Mapping[str, Any], files: Sequence[memoryview]) -> MediaBound:
+def _with_image_bound(params: CostParams, parsed: Mapping[str, Any], files: Sequence[memoryview]) -> CostParams:
     if parsed.get("output_format") not in _IMAGE_FORMATS:
         raise InvalidInput.field("output_format", "must be png, webp, jpeg or gif")
     listed = [parsed.get(name) for name in ("images", "image", "mask")]
     shown = len(files) + sum(len(each) if isinstance(each, list) else each is not None for each in listed)
-    tokens_in = _text_tokens(parsed, "prompt") + shown * images.edited_image_tokens(model, parsed)
-    return MediaBound(tokens_in, images.generated_image_tokens(model, parsed))
+    tokens_in = _text_tokens(parsed, "prompt") + shown * images.edited_image_tokens(params.model, parsed)
+    return params._replace(tokens_in=tokens_in, tokens_out=images.generated_image_tokens(params.model, parsed))
 
 
-def _speech_bound(parsed: Mapping[str, Any]) -> MediaBound:
+def _with_speech_bound(params: CostParams, parsed: Mapping[str, Any]) -> CostParams:
     spoken = parsed.get("input")
     text = spoken.encode("utf-8", "surrogatepass") if isinstance(spoken, str) else b""
     signs = sum(text.count(each) for each in _SPOKEN_SYMBOLS)
@@ -255,12 +239,12 @@ def _speech_bound(parsed: Mapping[str, Any]) -> MediaBound:
     tokens *= _INSTRUCTIONS_SLOWDOWN if parsed.get("instructions") else 1
     tokens *= 1 if parsed.get("speed", 1) == 1 else _SPEED_SLOWDOWN
     tokens_in = _text_tokens(parsed, "input") + _text_tokens(parsed, "instructions")
-    return MediaBound(tokens_in, tokens, characters=len(spoken) if isinstance(spoken, str) else 0)
+    characters = len(spoken) if isinstance(spoken, str) else 0
+    return params._replace(tokens_in=tokens_in, tokens_out=tokens, characters=characters)
 
 
-def _transcription_bound(
-    dialect: Dialect, surface: Surface, parsed: Mapping[str, Any], files: Sequence[memoryview]
-) -> MediaBound:
+def _with_transcription_bound(params: CostParams, parsed: Mapping[str, Any], files: Sequence[memoryview]) -> CostParams:
+    dialect, surface = params.dialect, params.surface
     if len(files) != 1:
         raise InvalidInput.field("file", "must be one recording in the form: its duration is billed")
     (file,) = files
@@ -279,7 +263,8 @@ def _transcription_bound(
     seconds = -(-len(file) // _MIN_BYTES_PER_SECOND) if measured is None else measured
     seconds = max(seconds, _MIN_SECONDS.get(dialect, 1))
     tokens_in = seconds * _AUDIO_TOKENS_PER_SECOND + _text_tokens(parsed, "prompt")
-    return MediaBound(tokens_in, max(_MIN_TEXT_TOKENS, seconds * _TEXT_TOKENS_PER_SECOND), audio_seconds=seconds)
+    tokens_out = max(_MIN_TEXT_TOKENS, seconds * _TEXT_TOKENS_PER_SECOND)
+    return params._replace(tokens_in=tokens_in, tokens_out=tokens_out, audio_seconds=seconds)
 
 
 def _text_tokens(parsed: Mapping[str, Any], name: str) -> int:

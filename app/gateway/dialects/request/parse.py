@@ -23,18 +23,15 @@ _SURFACES_WITHOUT_OUTPUT = frozenset({Surface.EMBEDDINGS, Surface.EMBED_CONTENT,
 
 
 def read_cost_params(
-    dialect: Dialect,
-    surface: Surface,
-    body: bytes,
+    params: CostParams,
     parsed: Mapping[str, Any],
     *,
-    model: str = "",
     is_form: bool = False,
     files: Sequence[memoryview] = (),
     is_streaming_path: bool = False,
     requests_usage: bool = True,
 ) -> CostParams:
-    """Read the cost parameters of a request; `model` and `is_streaming_path` come from its path.
+    """Read the cost parameters of a request into those of its route: the model and `is_streaming_path` of its path.
 
     Without `requests_usage`, the body of a stream is not changed to ask for its usage.
 
@@ -42,44 +39,46 @@ def read_cost_params(
 
     Raises: InvalidInput if limits are not counts; RouteNotAllowed for a hosted tool that is not offered.
     """
+    dialect, surface = params.dialect, params.surface
     if surface is Surface.FREE:
-        return CostParams(surface, dialect, model, body=body)
+        return params
     if is_form and parsed.get("url"):
         # Groq accepts the URL of a recording of 100 MB, which may be days of speech.
         raise InvalidInput.field("url", "is not forwarded: send the file in the form, because its length is billed")
     is_streamed = is_streaming_path or (surface is not Surface.GENERATE and _flag(parsed, "stream", is_form=is_form))
+    params = params._replace(is_streamed=is_streamed)
     if surface in tool_costs.SEARCH_SURFACES:
-        most = tool_costs.max_nanos(dialect, surface, parsed)
-        return CostParams(surface, dialect, body=body, is_streamed=is_streamed, max_nanos=most)
-    model = model or _text(parsed, "model")
+        return params._replace(max_nanos=tool_costs.max_nanos(dialect, surface, parsed))
+    params = params._replace(model=params.model or _text(parsed, "model"))
     if surface in input_bounds.MEDIA_SURFACES:
-        found = input_bounds.media_bound(dialect, surface, model, parsed, files)
+        params = input_bounds.with_media_bound(params, parsed, files)
         candidates = _candidates(surface, parsed)
-        return CostParams(
-            surface, dialect, model, body=body, is_streamed=is_streamed,
+        return params._replace(
             # Each image is billed separately.
-            tokens_in=found.tokens_in * candidates, tokens_in_likely=found.tokens_in,
-            tokens_out=found.tokens_out * candidates, candidates=candidates,
-            has_media=surface is not Surface.SPEECH, characters=found.characters, audio_seconds=found.audio_seconds,
+            tokens_in=params.tokens_in * candidates, tokens_in_likely=params.tokens_in,
+            tokens_out=params.tokens_out * candidates, candidates=candidates,
+            has_media=surface is not Surface.SPEECH,
         )  # fmt: skip
     alternatives = _alternatives(dialect, parsed)
-    hosted = hosted_tools.read_hosted_tools(dialect, surface, (model, *alternatives), parsed)
-    bound = input_bounds.opaque_input_bound(body) if is_form else input_bounds.input_bound(body, parsed, model, hosted)
+    hosted = hosted_tools.read_hosted_tools(dialect, surface, (params.model, *alternatives), parsed)
+    if is_form:
+        params = input_bounds.with_opaque_input_bound(params)
+    else:
+        params = input_bounds.with_input_bound(params, parsed, hosted)
     if surface is Surface.MESSAGES:
-        summaries = hosted_tools.compaction_calls(parsed, model, bound.tokens_in)
+        summaries = hosted_tools.compaction_calls(parsed, params.model, params.tokens_in)
         hosted = hosted._replace(sub_calls=(*hosted.sub_calls, *summaries))
     candidates = _candidates(surface, parsed)
     explicit_tokens_out = _output_bound(surface, parsed)
     min_tokens_out = cost_params.MIN_TOKENS_OUT + _thinking_budget(surface, parsed)
     each = max(cost_params.DEFAULT_TOKENS_OUT, min_tokens_out) if explicit_tokens_out is None else explicit_tokens_out
     each = 0 if surface in _SURFACES_WITHOUT_OUTPUT else each
-    params = CostParams(
-        surface, dialect, model, alternatives, is_streamed=is_streamed, **bound._asdict(),
-        tokens_out=each * candidates, is_tokens_out_set=explicit_tokens_out is not None,
+    params = params._replace(
+        alternatives=alternatives, tokens_out=each * candidates, is_tokens_out_set=explicit_tokens_out is not None,
         min_tokens_out=min_tokens_out, candidates=candidates, searches=hosted.searches,
         characters=len(spoken) if isinstance(spoken := parsed.get("input"), str) else 0, tier=_tier(parsed),
         speed=_string(parsed, "speed"), region=_string(parsed, "inference_geo"), tools=hosted,
-        body=injection.limit_tools(body, hosted.limits),
+        body=injection.limit_tools(params.body, hosted.limits),
     )  # fmt: skip
     # OpenRouter and Groq report the usage of every stream anyway.
     omits_usage = surface in {Surface.CHAT, Surface.COMPLETIONS} and dialect not in {Dialect.OPENROUTER, Dialect.GROQ}

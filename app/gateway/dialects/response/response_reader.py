@@ -10,7 +10,7 @@ without `alt=sse` is one JSON array of events.
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from app.core.content_decoding import IdentityDecoder, UndecodableResponse, decoder_for
 from app.core.strict_json import parse_response
@@ -196,18 +196,18 @@ _MARKUP = re.compile(rb"\s*<(?:!doctype|\?xml|html|head|body|!--)", re.IGNORECAS
 
 
 class ResponseReader:
-    """One response of an upstream. Feed every chunk, then call `finish`, even after an error."""
+    """A response of an upstream whose head has arrived. Feed every chunk, then call `finish`, even after an error."""
 
-    def __init__(
-        self, params: CostParams, *, status: int, content_type: str | None = None, content_encoding: str | None = None
-    ) -> None:
-        self._status = status
+    def __init__(self, params: CostParams, response: UpstreamResponse) -> None:
+        named = named_headers(response)
+        content_encoding = named.get("content-encoding")
+        self._status = response.status
         self._is_streamed = params.is_streamed
         self._decoder = decoder_for(content_encoding)
         self._usage = UsageAccumulator(params)
         self._received = 0
         self._reading: UsageReading | None = None
-        kind = (content_type or "").split(";")[0].strip().lower()
+        kind = named.get("content-type", "").split(";")[0].strip().lower()
         self.kind = "" if content_encoding else kind
         self._frames: SseParser | JsonArrayParser | None = None
         if kind == "text/event-stream":
@@ -234,13 +234,6 @@ class ResponseReader:
             for frame in self._frames.flush():
                 self._record_frame(frame)
         return b""
-
-    @classmethod
-    def of(cls, params: CostParams, response: UpstreamResponse) -> Self:
-        """Return the reader of a response whose head has arrived."""
-        named = named_headers(response)
-        kind, encoding = named.get("content-type"), named.get("content-encoding")
-        return cls(params, status=response.status, content_type=kind, content_encoding=encoding)
 
     @property
     def has_begun(self) -> bool:

@@ -1,6 +1,7 @@
-"""Previews of actions that change something: checked against the wallet's controls, and returned unsigned.
+"""Actions: reads, which are recorded as `trading_query` in the wallet's history unless they fail, and previews.
 
-Nothing is signed, sent, recorded or counted as spent. Data from the exchange is optional: while it is unavailable, the
+A preview of an action that changes something is checked against the wallet's controls, and returned unsigned: nothing
+is signed, sent, recorded or counted as spent. For it, data from the exchange is optional: while it is unavailable, the
 payload is built from stored data.
 """
 
@@ -9,9 +10,10 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, Inexact, InvalidOperation
+from typing import Any
 
 from app.core import clock
-from app.core.chains import USDC, Family
+from app.core.chains import USDC, ChainName, Family
 from app.core.money import TokenAmount
 from app.db.unit_of_work import read_only_unit
 from app.errors import InvalidInput, PerpdexError, TradingNotImplemented
@@ -20,11 +22,76 @@ from app.ports.perpdex import Json, PerpdexQuery, PerpdexTopic, PerpMarket
 from app.spending import holds as spending_holds
 from app.spending.policy import SpendingRequest
 from app.state import app_state
-from app.trading import exchange_client, markets
-from app.trading.markets import MarketList
-from app.trading.read_actions import Parameters, exchange_address
+from app.trading import exchange_client
+from app.trading.exchange_client import MarketList, MarketSource
 from app.wallets.core import network_fees, parsing
 from app.wallets.core.wallets import WalletView
+from app.wallets.transactions import relayed
+
+Parameters = Mapping[str, Any]
+_ACCOUNTS = {"account": PerpdexTopic.ACCOUNT, "spot": PerpdexTopic.SPOT}
+_FUNDING = PerpdexQuery(PerpdexTopic.FUNDING)
+
+
+def execute_read(wallet: WalletView, action: str, parameters: Parameters) -> dict[str, Json]:
+    """Execute a read, record it and return its result. Raises: InvalidInput, PerpdexError, NotFound."""
+    found = _READS[action](wallet, parameters)
+    address = exchange_address(wallet)
+    transaction_id = relayed.record_query(wallet.id, address=address, kind=action)
+    return {"action": action, "wallet_id": wallet.id, "address": address, "transaction_id": transaction_id, **found}
+
+
+def exchange_address(wallet: WalletView) -> str:
+    return wallet.address_on(ChainName.ETHEREUM)
+
+
+def _account_query(topic: PerpdexTopic, wallet: WalletView) -> Json:
+    return exchange_client.fetch(PerpdexQuery(topic, address=exchange_address(wallet)), wallet_id=wallet.id)
+
+
+def _markets(_wallet: WalletView, _parameters: Parameters) -> dict[str, Json]:
+    document = exchange_client.get_public(exchange_client.MARKETS).document
+    return {"markets": document["universe"], "margin_tables": document.get("marginTables", [])}
+
+
+def _ticker(_wallet: WalletView, parameters: Parameters) -> dict[str, Json]:
+    mids = exchange_client.get_public(PerpdexQuery(PerpdexTopic.MIDS)).document
+    symbol = parameters["symbol"]
+    if symbol is None:
+        return {"mids": mids}
+    # Pairs that are not perpetuals (`@107`) have a mid price but are not in the list of markets.
+    spelling = symbol if symbol in mids else _market(symbol).symbol
+    if spelling not in mids:
+        raise InvalidInput.field("symbol", f"has no mid price now: {spelling} has no order book")
+    return {"symbol": spelling, "mid_price": mids[spelling]}
+
+
+def _orderbook(_wallet: WalletView, parameters: Parameters) -> dict[str, Json]:
+    symbol = _market(parameters["symbol"]).symbol
+    book = exchange_client.get_public(PerpdexQuery(PerpdexTopic.BOOK, symbol=symbol)).document
+    if book is None:
+        raise InvalidInput.field("symbol", f"has no order book: {symbol} is not traded")
+    return {"symbol": symbol, "orderbook": book}
+
+
+def _market(symbol: str) -> PerpMarket:
+    known = exchange_client.load_markets()
+    if known.source is not MarketSource.EXCHANGE and known.find(symbol) is None:
+        # An older list does not prove that the market does not exist.
+        raise exchange_client.unavailable_error("no_answer")
+    return exchange_client.require_market(known, symbol)
+
+
+_READS: Mapping[str, Callable[[WalletView, Parameters], dict[str, Json]]] = {
+    "status": lambda wallet, _: {name: _account_query(topic, wallet) for name, topic in _ACCOUNTS.items()},
+    "positions": lambda wallet, _: {"positions": _account_query(PerpdexTopic.ACCOUNT, wallet)["assetPositions"]},
+    "orders": lambda wallet, _: {"orders": _account_query(PerpdexTopic.ORDERS, wallet)},
+    "fills": lambda wallet, _: {"fills": _account_query(PerpdexTopic.FILLS, wallet)},
+    "markets": _markets, "ticker": _ticker, "orderbook": _orderbook,
+    "funding": lambda *_: {"funding": {"rates": exchange_client.get_public(_FUNDING).document}},
+}  # fmt: skip
+READS = tuple(_READS)
+
 
 _NUMBER = re.compile(r"[0-9]{1,60}(?:\.[0-9]{1,60})?", re.ASCII)
 _MAX_NUMBER = Decimal(10**12)
@@ -132,10 +199,9 @@ def _order(_wallet: WalletView, parameters: Parameters) -> PreparedAction:
         worth = f"this one is worth {valued * size:f}"
         problem = f"is too small: the exchange takes no order below {_LEAST_ORDER_USDC} USDC, and {worth}"
         raise InvalidInput.field("amount", problem)
-    action = app_state().ports.perpdex.order(
-        market, is_buy=is_buy, price=on_grid, size=size, time_in_force=exchange.TimeInForce(parameters["tif"]),
-        is_reduce_only=parameters["reduce_only"], client_id=parameters["cloid"],
-    )  # fmt: skip
+    time_in_force, is_reduce_only = exchange.TimeInForce(parameters["tif"]), parameters["reduce_only"]
+    order = exchange.PerpOrder(is_buy, on_grid, size, time_in_force, is_reduce_only, client_id=parameters["cloid"])
+    action = app_state().ports.perpdex.order(market, order)
     nanos_per_usdc = app_state().ports.prices.nanos_per_token(USDC)
     value = None if nanos_per_usdc is None else notional_nanos(valued, size, nanos_per_usdc=nanos_per_usdc)
     notes = {**({"adjusted": adjusted} if adjusted else {}), **_market_metadata(market_list)}
@@ -156,8 +222,8 @@ def _valuation_price(market: PerpMarket, price: Decimal, *, is_buy: bool) -> Dec
 
 
 def _cancel(_wallet: WalletView, parameters: Parameters) -> PreparedAction:
-    market_list = markets.load_markets()
-    market = markets.require_market(market_list, parameters["symbol"])
+    market_list = exchange_client.load_markets()
+    market = exchange_client.require_market(market_list, parameters["symbol"])
     order_id, perpdex = parameters["order_id"], app_state().ports.perpdex
     if isinstance(order_id, int):
         action = perpdex.cancel([(market.index, order_id)])
@@ -167,8 +233,8 @@ def _cancel(_wallet: WalletView, parameters: Parameters) -> PreparedAction:
 
 
 def _cancel_all(wallet: WalletView, parameters: Parameters) -> PreparedAction:
-    market_list, symbol = markets.load_markets(), parameters["symbol"]
-    only_market = None if symbol is None else markets.require_market(market_list, symbol)
+    market_list, symbol = exchange_client.load_markets(), parameters["symbol"]
+    only_market = None if symbol is None else exchange_client.require_market(market_list, symbol)
     notes: dict[str, Json] = _market_metadata(market_list)
     perpdex = app_state().ports.perpdex
     # A frozen agent costs no request to the exchange.
@@ -220,8 +286,8 @@ def _pay(_wallet: WalletView, parameters: Parameters, *, is_withdrawal: bool) ->
 
 
 def _tradable_market(symbol: str) -> tuple[MarketList, PerpMarket]:
-    market_list = markets.load_markets()
-    market = markets.require_market(market_list, symbol)
+    market_list = exchange_client.load_markets()
+    market = exchange_client.require_market(market_list, symbol)
     if market.is_delisted:
         raise InvalidInput.field("symbol", f"is no longer traded: {market.symbol} was delisted")
     return market_list, market
@@ -236,4 +302,4 @@ _PREPARE: Mapping[str, Callable[[WalletView, Parameters], PreparedAction]] = {
     "withdraw": functools.partial(_pay, is_withdrawal=True),
     "transfer": functools.partial(_pay, is_withdrawal=False),
 }  # fmt: skip
-ACTIONS = tuple(_PREPARE)
+PREVIEWS = tuple(_PREPARE)

@@ -1,4 +1,4 @@
-"""Jobs over RQ. The database is authoritative: a job is a hint, so no failure here fails a request.
+"""Jobs over RQ, and counters. The database is authoritative: a job is a hint, so no failure here fails a request.
 
 Payloads are JSON, never pickle. The workers check each record before they use it (`workers.listed_jobs`).
 """
@@ -7,7 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from redis import ConnectionPool, Redis
 from redis.backoff import NoBackoff
@@ -32,23 +32,31 @@ _BACKOFF_SECONDS = 1.0
 _BUCKET_SECONDS = 10
 _CREDENTIALS = frozenset({"username", "password", "credential_provider"})
 _WAITING_TTL_SECONDS = 60
+# A release that counts something else under an old name uses another key.
+_COUNTERS_KEY = "purser:counters:1"
+_MAX_SERIES = 50_000
+
+
+def _client(redis_url: str, **options: Any) -> Redis:
+    """Return a client that connects on first use, separately in each process. Raises: ValueError for an invalid URL.
+
+    The client's own default is ten attempts; here a web request waits. Connections that died in the pool are detected
+    when they are taken out of it.
+    """
+    return Redis.from_url(
+        redis_url, socket_connect_timeout=_SOCKET_TIMEOUT_SECONDS, socket_timeout=_SOCKET_TIMEOUT_SECONDS,
+        retry=Retry(NoBackoff(), 0), **options,
+    )  # fmt: skip
 
 
 class RqQueue:
-    """Puts jobs into Redis; connects on first use, separately in each process."""
+    """Puts jobs into Redis."""
 
     def __init__(self, redis_url: str, *, clock: Callable[[], float] = time.time) -> None:
         """Store the URL, which may contain a password. Raises: ValueError for an invalid one."""
         self._clock = clock
         self._url = redis_url
-        # The client's own default is ten attempts; here a web request waits. Connections that died in the pool are
-        # detected when they are taken out of it.
-        self._redis = Redis.from_url(
-            redis_url,
-            socket_connect_timeout=_SOCKET_TIMEOUT_SECONDS,
-            socket_timeout=_SOCKET_TIMEOUT_SECONDS,
-            retry=Retry(NoBackoff(), 0),
-        )
+        self._redis = _client(redis_url)
         self._queues = {name: Queue(name.value, connection=self._redis, serializer=SERIALIZER) for name in QueueName}
         self._outage = OutageLog("queue", name="redis")
         self._backoff_until = 0.0
@@ -131,3 +139,37 @@ class RqQueue:
         except (InvalidJobOperation, ValueError):
             return False
         return status is JobStatus.QUEUED
+
+
+class RedisCounterStore:
+    """Counters in one hash. Losing it resets them, which Prometheus treats as a restart."""
+
+    def __init__(self, redis_url: str) -> None:
+        self._redis = _client(redis_url, decode_responses=True)
+
+    def __repr__(self) -> str:
+        return "RedisCounterStore()"
+
+    def add(self, counts: Mapping[str, float]) -> bool:
+        """Add counts in one transaction; return whether they were stored. A lost response may count twice."""
+        assert_no_unit()
+        if not counts:
+            return True
+        try:
+            if int(self._redis.hlen(_COUNTERS_KEY)) > _MAX_SERIES:
+                self._redis.delete(_COUNTERS_KEY)
+            with self._redis.pipeline(transaction=True) as pipeline:
+                for series, amount in counts.items():
+                    pipeline.hincrbyfloat(_COUNTERS_KEY, series, amount)
+                pipeline.execute()
+        except RedisError:
+            return False
+        return True
+
+    def totals(self) -> Mapping[str, float] | None:
+        assert_no_unit()
+        try:
+            found: Mapping[str, str] = self._redis.hgetall(_COUNTERS_KEY)  # type: ignore[assignment] # decoded
+        except RedisError:
+            return None
+        return {series: float(amount) for series, amount in found.items()}
