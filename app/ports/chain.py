@@ -252,10 +252,7 @@ class Balances:
 
 @dataclass(frozen=True, slots=True)
 class ForeignToken:
-    """A token that this service does not know; what it calls itself is printable, and not to be trusted.
-
-    `refusal` is why it cannot be withdrawn.
-    """
+    """A token that this service does not know, what it calls itself, and why it cannot be withdrawn."""
 
     amount: TokenAmount
     symbol: str | None

@@ -25,11 +25,13 @@ class ForeignTokenReader(SolanaConnection):
     def foreign_tokens(self, address: str, scan_state: Terms) -> Sequence[ForeignToken]:
         """Read the first token accounts of an address, and what their tokens claim."""
         owner = Pubkey.from_string(address)
-        held = self._owned(owner)[:_MAX_LISTED]
-        mints = [each.mint for each in held]
-        named = calls.accounts([*mints, *map(_metadata_of, mints)], self.level)
-        self.rpc.run(*([named] if mints else []))
-        states = named.result.found if mints else ()
+        if not (held := self._owned(owner)[:_MAX_LISTED]):
+            return []
+        places = [
+            _METADATA.find_program_address([b"metadata", bytes(_METADATA), bytes(each.mint)], _METADATA)[0]
+            for each in held
+        ]
+        states = self.rpc.ask(calls.accounts([*(each.mint for each in held), *places], self.level)).found
         return [
             ForeignToken(TokenAmount(each.units, each.token), *_claims(each.mint, pair), _refusal(owner, each))
             for each, *pair in zip(held, states[: len(held)], states[len(held) :], strict=True)
@@ -38,7 +40,8 @@ class ForeignTokenReader(SolanaConnection):
     def _owned(self, owner: Pubkey) -> list[OwnedToken]:
         found = [calls.token_accounts(owner, each, self.level) for each in sorted(tokens.TOKEN_PROGRAMS, key=str)]
         self.rpc.run(*found)
-        return [each for call in found for each in call.result.found if each.units and each.mint != self.mint]
+        every = (each for call in found for each in call.result.found)
+        return [each for each in every if each and each.units and each.mint != self.mint]
 
     def draft_foreign(self, intent: TransferIntent) -> TransactionDraft:
         """Draft a transfer between the associated accounts. Raises: Rejected, Unreachable."""
@@ -46,13 +49,11 @@ class ForeignTokenReader(SolanaConnection):
 
         sender, recipient = Pubkey.from_string(intent.sender), Pubkey.from_string(intent.recipient)
         mint, amount = Pubkey.from_string(intent.amount.token.contract or ""), intent.amount
-        if mint == self.mint:
-            raise _invalid("it is USDC")
         own = [each for each in self._owned(sender) if (each.mint, _refusal(sender, each)) == (mint, None)]
+        if mint == self.mint or (own and own[0].token != amount.token):
+            raise _invalid("USDC" if mint == self.mint else f"a token with {own[0].decimals} decimals")
         Shortage.check(amount.token, "insufficient_funds", own[0].units if own else 0, amount.units)
         program, decimals = own[0].program, own[0].decimals
-        if own[0].token != amount.token:
-            raise _invalid(f"it has {decimals} decimals")
         source, target = (account_of(each, mint, program) for each in (sender, recipient))
         transfer = models.TransferCheckedParams(
             program_id=program, mint=mint, source=source, dest=target, owner=sender, amount=amount.units,
@@ -68,11 +69,12 @@ class ForeignTokenReader(SolanaConnection):
         network_fee, lamports = transactions.fee_lamports(*budget), payer.lamports if payer else 0
         drafts.assert_payer_rent_exempt(readings.empty_rent, lamports=lamports, network_fee=network_fee)
         created = readings.after[2] if readings.after else None  # extensions make accounts larger
-        rent_units = 0 if existing else created.lamports if created else readings.token_rent
+        rent_units = readings.token_rent if created is None else created.lamports
+        rent_units = max(rent_units - (existing.lamports if existing else 0), 0)
         held = lamports, own[0].units
         drafts.assert_affordable(intent, *held, network_fee + rent_units, readings.empty_rent)
         if readings.simulation.error is not None:
-            raise _invalid(f"it refuses the transfer ({refusals.simulation_error(readings.simulation.error)})")
+            raise _invalid(f"a token that refuses: {refusals.simulation_error(readings.simulation.error)}")
         message = transactions.compiled(sender, steps, readings.latest.blockhash, budget=budget)
         terms = transactions.transaction_terms(transactions.unsigned_transaction(message), readings.latest)
         kind = drafts.recipient_kind(intent.recipient, paid)
@@ -100,7 +102,3 @@ def _claims(mint: Pubkey, states: Sequence[AccountState | None]) -> tuple[str | 
         if key and (name or symbol):
             return symbol, name
     return None, None
-
-
-def _metadata_of(mint: Pubkey) -> Pubkey:
-    return Pubkey.find_program_address([b"metadata", bytes(_METADATA), bytes(mint)], _METADATA)[0]

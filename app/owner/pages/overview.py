@@ -175,7 +175,7 @@ def _wallet_overview(wallet: WalletView) -> dict[str, Any]:
     both: list[Any] = [*transactions, *shopping.list_of(page, account_id=wallet.agent_id, wallet_id=wallet.id).items]
     recent = sorted(both, key=lambda each: each.created_at, reverse=True)
     return {
-        "wallet": wallet, "holdings": read_holdings(wallet), "foreign": foreign_tokens.read(wallet)[0],
+        "wallet": wallet, "holdings": read_holdings(wallet), "foreign": foreign_tokens.read(wallet)["tokens"],
         "spending": status, "recent": recent[:_RECENT], "bought": bought(transactions),
     }  # fmt: skip
 

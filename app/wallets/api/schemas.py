@@ -132,10 +132,7 @@ class WalletBalancesShape(Schema):
 
 
 class ForeignTokenShape(Schema):
-    """A token that this service does not know, in base units if it has no usable number of decimals.
-
-    Do not trust `claimed_symbol` and `claimed_name`: anybody can write them.
-    """
+    """A token that this service does not know; anybody can write `claimed_symbol` and `claimed_name`."""
 
     chain = fields.String(required=True)
     currency = fields.String(required=True, attribute="token.amount.token.symbol")

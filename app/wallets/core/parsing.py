@@ -46,7 +46,7 @@ def invalid_input_from(reason: str, details: Mapping[str, str]) -> InvalidInput 
         minimum = details.get("minimum")
         return InvalidInput.field("amount", f"must be at least {minimum} for an address that was never used")
     if reason == "invalid_token":
-        return InvalidInput.field("currency", f"cannot be moved: {details['token_is']}")
+        return InvalidInput.field("currency", f"is {details['token_is']}")
     if reason == "invalid_recipient":
         message = _INVALID_RECIPIENT_MESSAGES.get(details.get("recipient_is", ""), "cannot receive this payment")
         return InvalidInput.field("to", message)

@@ -55,7 +55,7 @@ def find_deletion_refusal(wallet: WalletView) -> ServiceError | None:
     except BalanceFetchError as error:
         return error if wallet.transaction_count else None
     found = [(each.chain, each.amount) for each in held]
-    found += [(each.chain, each.token.amount) for each in foreign_tokens.read(wallet)[0]]
+    found += [(each.chain, each.token.amount) for each in foreign_tokens.read(wallet)["tokens"]]
     listed = [{"chain": name.value, "token": each.token.symbol, "balance": str(each)} for name, each in found]
     message = "This wallet holds tokens. Transfer them out, or repeat the request with `force` set to true."
     return WalletNotEmpty(message, details={"balances": listed}) if listed else None

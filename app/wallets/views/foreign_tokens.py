@@ -1,7 +1,6 @@
 """The tokens of a wallet that this service does not know; on EVM chains, those that scans for deposits have found."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import select
 
@@ -19,19 +18,18 @@ class HeldToken(NamedTuple):
     token: ForeignToken
 
 
-def read(wallet: WalletView) -> tuple[Sequence[HeldToken], Sequence[ChainName]]:
-    """Read the foreign tokens of a wallet on all chains concurrently; return the chains that do not respond, too."""
-    chains, readers, held, unreadable = app_state().ports.chains, app_state().balance_readers, [], []
+def read(wallet: WalletView) -> dict[str, list[Any]]:
+    """Read the foreign `tokens` of a wallet on all chains concurrently, but those on `unreadable_chains`."""
+    found: dict[str, list[Any]] = {"tokens": [], "unreadable_chains": []}
     with read_only_unit() as session:
         rows = session.scalars(select(DepositScanState).where(DepositScanState.wallet_id == wallet.id))
-        marks = {row.chain: row.mark for row in rows}
-    futures = {
-        name: readers[name].submit(chain.foreign_tokens, wallet.address_on(name), marks.get(name, {}))
-        for name, chain in chains.items()
-    }
-    for name, future in futures.items():
+        marks, readers = {row.chain: row.mark for row in rows}, app_state().balance_readers
+    for name, future in [
+        (name, readers[name].submit(chain.foreign_tokens, wallet.address_on(name), marks.get(name, {})))
+        for name, chain in app_state().ports.chains.items()
+    ]:
         try:
-            held += [HeldToken(name, each) for each in future.result()]
+            found["tokens"] += [HeldToken(name, each) for each in future.result()]
         except PortError:
-            unreadable.append(name)
-    return held, unreadable
+            found["unreadable_chains"].append(name)
+    return found

@@ -37,7 +37,6 @@ class EvmScanState:
     sequence: int
     is_unscanned: bool
     readings: tuple[tuple[int, int, int], ...] = ()
-    # Of foreign tokens that have arrived.
     contracts: tuple[str, ...] = ()
 
     @classmethod
@@ -47,8 +46,8 @@ class EvmScanState:
         )
         parts = [[int(part) for part in reading.split(":")] for reading in str(terms.get("readings") or "").split()]
         readings = tuple((number, native, sequence) for number, native, sequence in parts)
-        contracts = tuple(str(terms.get(CONTRACTS_TERM) or "").split())
-        return cls(since, number, native, sequence, bool(fresh), readings, contracts)
+        contracts = str(terms.get(CONTRACTS_TERM) or "").split()
+        return cls(since, number, native, sequence, bool(fresh), readings, tuple(contracts))
 
     def as_terms(self) -> Terms:
         """Return JSON values; wei would not fit the integers of every JSON reader."""

@@ -4,6 +4,7 @@ A whole scan is made on one endpoint, so that all of its figures belong to one v
 a block during the scan, the scan is discarded. USDC is read from the token's own logs.
 """
 
+from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -14,13 +15,15 @@ from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.calls import EvmConnection
 from app.adapters.evm.deposits import native
 from app.adapters.evm.deposits.native import EvmScanState
-from app.adapters.evm.foreign_tokens import ADDRESSES_PER_QUERY, MAX_CONTRACTS, find_contracts
+from app.adapters.evm.foreign_tokens import MAX_CONTRACTS, find_contracts
 from app.adapters.jsonrpc.calls import EndpointError
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.core.chains import USDC, ZERO_EVM_ADDRESS
 from app.core.money import TokenAmount
 from app.ports.chain import BlockRef, Deposit, DepositScan, Terms, WatchedAddress
 
+_ADDRESSES_PER_QUERY = 500
+"""geth accepts a thousand values of a topic (`maxSubTopics`)."""
 _MAX_RANGES = 50
 
 
@@ -46,8 +49,8 @@ def find_deposits(
     long pause would exceed the time limit of its job, again and again. Raises: EndpointError.
     """
     found: list[Deposit] = []
-    for start in range(0, len(watched), ADDRESSES_PER_QUERY):
-        chunk = watched[start : start + ADDRESSES_PER_QUERY]
+    for start in range(0, len(watched), _ADDRESSES_PER_QUERY):
+        chunk = watched[start : start + _ADDRESSES_PER_QUERY]
         own = {entry.address: frozenset(ours.tx_hash for ours in entry.own_transactions) for entry in chunk}
         minted = frozenset(entry.address for entry in chunk if USDC in entry.expected_tokens)
         first = min(start_blocks[entry.address] for entry in chunk) + 1
@@ -134,7 +137,8 @@ class EvmDepositScanner(EvmConnection):
         last = min(number, max(first, known) + _MAX_SCAN_BLOCKS)
         usdc = self.deployment.usdc
         tokens, last = find_deposits(endpoint, usdc, watched, start_blocks=floors, last=last, at_least=known)
-        arrived = find_contracts(endpoint, tuple(states), first=first, last=last)
+        chunks = (list(states)[at:][:_ADDRESSES_PER_QUERY] for at in range(0, len(states), _ADDRESSES_PER_QUERY))
+        arrived = ChainMap(*(dict(find_contracts(endpoint, chunk, first, last)) for chunk in chunks))
         scan_states, natives = native.find_deposits(
             endpoint, watched, native_token=self.native, block=block, compared_at=known
         )
@@ -146,9 +150,8 @@ class EvmDepositScanner(EvmConnection):
         for address, before in states.items():
             after = scan_states.get(address, before)
             after = after if is_behind else replace(after, is_unscanned=False)
-            foreign = (each for each in arrived.get(address, ()) if self.deployment.known_contract(each) is None)
-            known_contracts = tuple(dict.fromkeys((*before.contracts, *foreign)))
-            after = replace(after, contracts=known_contracts[-MAX_CONTRACTS:])
+            foreign = (each for each in arrived[address] if self.deployment.known_contract(each) is None)
+            after = replace(after, contracts=(*dict.fromkeys((*before.contracts, *foreign)),)[-MAX_CONTRACTS:])
             if after != before:
                 changed[address] = after.as_terms()
         return DepositScan(cursor if is_behind else reached, changed, (*tokens, *natives))

@@ -131,8 +131,7 @@ class EvmDrafter(ForeignTokenReader):
         else:
             if amount.token.contract is None:
                 Shortage.check(amount.token, "insufficient_funds", readings.token_units, amount.units)
-            else:
-                terms = {**terms, CONTRACT_TERM: amount.token.contract}
+            terms = {**terms, CONTRACT_TERM: amount.token.contract}
             Shortage.check(self.native, "insufficient_gas", readings.native_units, max_fee_terms.max_units)
         return TransactionDraft(
             intent=intent, fee_units=max_fee_terms.max_units, native_units=readings.native_units,

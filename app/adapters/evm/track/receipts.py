@@ -128,12 +128,11 @@ class EvmReceiptPoller(AuthorizationPoller):
         foreign = query.terms.get(CONTRACT_TERM)
         sent = (TRANSFER_EVENT.decode(log) for log in receipt.logs if log.contract == foreign)
         # A foreign token whose transfer returns false has moved nothing.
-        has_sent = foreign is None or any(each is not None and each[0] == query.sender for each in sent)
-        has_succeeded = receipt.succeeded and has_sent
+        has_sent = foreign is None or query.sender in {fields[0] for fields in sent if fields}
         has_l1_fee = self.deployment.gas_price_oracle is not None
         l1_fee = receipt.l1_fee_units if has_l1_fee else 0
         return TransactionOutcome(
-            status=TransactionStatus.SUCCEEDED if has_succeeded else TransactionStatus.REVERTED,
+            status=TransactionStatus.SUCCEEDED if receipt.succeeded and has_sent else TransactionStatus.REVERTED,
             tx_hash=receipt.tx_hash,
             block=receipt.block,
             # The node that returned the head may lag behind the one that had the receipt.

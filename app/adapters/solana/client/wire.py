@@ -63,26 +63,22 @@ class _Found(_AtSlot, Generic[T]):
     found: foreign.Items[T | None] = Field(alias="value")
 
 
-_INFO = "account", "data", "parsed", "info"
-
-
 class OwnedToken(foreign.ForeignModel):
     """A token account as nodes read it: not at all if its mint does not exist any more."""
 
     address: PubkeyText = Field(alias="pubkey")
     program: PubkeyText = _at("account", "owner")
-    mint: PubkeyText = _at(*_INFO, "mint", default=Pubkey.default())
-    state: str = _at(*_INFO, "state", default="")
-    units: foreign.U64Digits = _at(*_INFO, "tokenAmount", "amount", default=0)
-    decimals: foreign.U64 = _at(*_INFO, "tokenAmount", "decimals", default=0)
+    mint: PubkeyText = _at("account", "data", "parsed", "info", "mint", default=Pubkey.default())
+    state: str = _at("account", "data", "parsed", "info", "state", default="")
+    units: foreign.U64Digits = _at("account", "data", "parsed", "info", "tokenAmount", "amount", default=0)
+    decimals: foreign.U64 = _at("account", "data", "parsed", "info", "tokenAmount", "decimals", default=0)
 
     @property
     def token(self) -> Token:
         return token_named(f"{self.mint}:{self.decimals if self.decimals <= MAX_DECIMALS else 0}")
 
 
-class OwnedTokens(_AtSlot):
-    found: foreign.Items[OwnedToken] = Field(alias="value")
+OwnedTokens = _Found[OwnedToken]
 
 
 class Blockhash(_AtSlot):
