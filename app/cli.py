@@ -17,7 +17,7 @@ from app.state import app_state
 from app.status.cli import doctor
 from app.status.migrations import MigrationCommands
 from app.wallets.kinds.bridge import commands as bridges
-from app.web.openapi_document import OpenApiDocument
+from app.web.openapi import OpenApiDocument
 
 keys = platform.OperatorGroup("keys", "Encryption keys.")
 documents = AppGroup("documents", help="The OpenAPI document.")

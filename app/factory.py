@@ -84,7 +84,7 @@ from app.web import client_request, error_responses, fields, openapi
 from app.web.blueprint import Blueprint as ApiBlueprint
 from app.web.client_request import ClientRequest, current_request
 from app.web.error_responses import ServerHooks
-from app.web.openapi_document import OpenApiDocument
+from app.web.openapi import OpenApiDocument
 from app.web.reference import Reference
 from server.pool import ResourcePool
 

@@ -15,7 +15,7 @@ from flask import Flask
 from app.config import Settings
 from app.core import clock, identifiers
 from app.db.unit_of_work import unit_of_work
-from app.events import fan_out, outbox, targets
+from app.events import feed, outbox, targets
 from app.events.outbox import EventType
 from app.events.targets import Audience, Subscriber, TargetKind
 from app.extensions import db
@@ -135,7 +135,7 @@ def _measure_hostile(name: str, environment: Mapping[str, str], *, seconds: floa
         quiet = [_agent_with_webhook(app, f"{server.url}/{number}") for number in range(_QUIET_AGENTS)]
         for number, agent in enumerate(quiet):
             targets.add_email(Subscriber(Audience.OWNER, agent), f"owner{number}@home.example", types=["wallet.*"])
-        fan_out.number_all()
+        feed.number_all()
         made.enter_context(_ticks(app))
         time.sleep(2 * _TICK_SECONDS)
         sent: list[float] = []

@@ -4,7 +4,7 @@ import threading
 
 import structlog
 
-from app.events import deliveries, fan_out
+from app.events import deliveries, feed
 from app.events.queues import QueueRank
 from app.state import context_factory
 from workers.context import job
@@ -20,7 +20,7 @@ _log = structlog.get_logger(__name__)
 @job
 def deliver() -> None:
     """Assign positions to new events, and start threads for the targets that are due, without waiting for them."""
-    fan_out.number_all()
+    feed.number_all()
     start_threads()
 
 

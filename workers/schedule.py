@@ -22,7 +22,7 @@ from app.core import clock
 from app.core.chains import ChainName
 from app.db import leases
 from app.db.unit_of_work import read_only_unit
-from app.events import deliveries, fan_out
+from app.events import deliveries, feed
 from app.jobs import JobName
 from app.payments import jobs as payments
 from app.state import app_state
@@ -95,7 +95,7 @@ def _due_conditions(now: datetime) -> dict[_Job, ColumnElement[bool]]:
             conditions[_scan_job(chain, tier)] = leases.is_free(scan_states.lease_name(chain, tier), now)
     conditions[JobName.ADVANCE_MOVEMENTS, ()] = bridges.has_due(now)
     conditions[JobName.EXECUTE_APPROVALS, ()] = approved_payments.has_due(now)
-    conditions[JobName.DELIVER, ()] = or_(fan_out.has_new(), deliveries.has_due(now))
+    conditions[JobName.DELIVER, ()] = or_(feed.has_new(), deliveries.has_due(now))
     conditions[JobName.AUDIT, ()] = leases.is_free(sweeps.AUDIT_LEASE, now)
     return conditions
 

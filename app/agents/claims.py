@@ -32,9 +32,9 @@ from app.errors import AlreadyClaimed, NotFound, Unauthorized
 from app.events import outbox
 from app.events.outbox import EventType
 from app.extensions import Model
-from app.identity import agents, owner_keys
+from app.identity import owner_keys
 from app.identity import service as identity
-from app.identity.owner_keys import OwnerKeyView
+from app.identity.models import OwnerKey
 from app.identity.service import AgentSnapshot
 from app.state import app_state
 
@@ -169,7 +169,7 @@ def find(session: Session, text: str) -> ClaimCode | None:
     if code is None:
         return None
     hashes = keyed_hashes(code, app_state().settings.code_pepper_list())
-    is_meant = ClaimCode.code_hmac.in_(hashes), agents.exists_with(ClaimCode.agent_id)
+    is_meant = ClaimCode.code_hmac.in_(hashes), identity.exists_with(ClaimCode.agent_id)
     query = select(ClaimCode).where(*is_meant, ClaimCode.revoked_at.is_(None), ClaimCode.expires_at > clock.now())
     # Queried again after a lost race, when the session's copy is stale.
     found = session.scalars(query, execution_options={"populate_existing": True}).one_or_none()
@@ -273,7 +273,7 @@ def create_owner_codes(
     return codes if start <= now else [], start, end
 
 
-def find_owner_code(session: Session, typed: str) -> tuple[OwnerCode, OwnerKeyView] | None:
+def find_owner_code(session: Session, typed: str) -> tuple[OwnerCode, OwnerKey] | None:
     """Return a valid code and the owner whom it replaces, or None."""
     now, digest = clock.now(), identifiers.digest(re.sub("[^0-9A-Z]", "", typed.upper()).translate(_READ_AS))
     is_meant = OwnerCode.digest == digest, OwnerCode.valid_from <= now, OwnerCode.expires_at > now

@@ -15,9 +15,9 @@ from app.core.pagination import Page, PageRequest
 from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
 from app.errors import NotFound
 from app.idempotency.service import Claim
-from app.identity import api_keys, budgets, key_limits
+from app.identity import api_keys, budgets
 from app.identity import service as identity
-from app.identity.key_limits import LimitedKey
+from app.identity.models import KeyLimit
 from app.identity.principal import KeyKind, Principal
 from app.identity.service import KeyMemory
 from app.state import app_state
@@ -33,7 +33,7 @@ def create(
     email: str | None,
     claim: Claim,
     caller: Principal | None = None,
-) -> tuple[LimitedKey, str]:
+) -> tuple[KeyLimit, str]:
     """Make a key with limits, for the agent's own key `caller` or an operator; return it with its text.
 
     Raises: LimitReached, NotFound; RateLimited and Unauthorized for a `caller`.
@@ -43,35 +43,35 @@ def create(
         _lock(session, agent_id, caller)
         key = identity.mint_api_key(KeyKind.GATEWAY)
         follows_tags = budgets.lock_for_tags(session, agent_id)
-        key_limits.add(session, agent_id, key, email=email, **limits)
+        api_keys.add_limited(session, agent_id, key, email=email, **limits)
         if follows_tags:
             budgets.assign_members(session)
         claim.bind(session, key.id)
         trail.record(session, actor, AuditEvent(AuditAction.KEY_ADDED, agent_id, after=_recorded(key.id, limits)))
-        return key_limits.get_key(session, agent_id, key.id), key.key
+        return api_keys.get_limited(session, agent_id, key.id), key.key
 
 
-def reveal(agent_id: str | None, key_id: str) -> tuple[LimitedKey, str]:
+def reveal(agent_id: str | None, key_id: str) -> tuple[KeyLimit, str]:
     """Return a key, of an agent or any, with its text, for a response that was lost."""
     with read_only_unit() as session:
-        return key_limits.get_key(session, agent_id, key_id), api_keys.reveal_key(session, key_id)
+        return api_keys.get_limited(session, agent_id, key_id), api_keys.reveal_key(session, key_id)
 
 
-def list_keys(agent_id: str, page: PageRequest, *, with_revoked: bool = True) -> Page[LimitedKey]:
+def list_keys(agent_id: str, page: PageRequest, *, with_revoked: bool = True) -> Page[KeyLimit]:
     """Return a page of an agent's keys with limits, oldest first, masked."""
     with read_only_unit() as session:
-        return key_limits.list_keys(session, agent_id, page, with_revoked=with_revoked)
+        return api_keys.list_limited(session, agent_id, page, with_revoked=with_revoked)
 
 
-def get(agent_id: str, key_id: str) -> LimitedKey:
+def get(agent_id: str, key_id: str) -> KeyLimit:
     """Return a key with limits. Raises: NotFound."""
     with read_only_unit() as session:
-        return key_limits.get_key(session, agent_id, _id(key_id))
+        return api_keys.get_limited(session, agent_id, _id(key_id))
 
 
 def change(
     actor: Actor, agent_id: str, key_id: str, changes: Mapping[str, Any], *, caller: Principal | None = None
-) -> LimitedKey:
+) -> KeyLimit:
     """Change a key's limits, from the next call on, for the agent's own key `caller` or an operator.
 
     Raises: NotFound; RateLimited and Unauthorized for a `caller`.
@@ -80,24 +80,24 @@ def change(
     with unit_of_work() as session:
         _lock(session, agent_id, caller)
         key_id = _id(key_id)
-        has_other_tags = "tags" in changes and changes["tags"] != key_limits.get_key(session, agent_id, key_id).tags
+        has_other_tags = "tags" in changes and changes["tags"] != api_keys.get_limited(session, agent_id, key_id).tags
         follows_tags = has_other_tags and budgets.lock_for_tags(session, agent_id)
-        key_limits.change_key(session, agent_id, key_id, changes)
+        api_keys.change_limited(session, agent_id, key_id, changes)
         if follows_tags:
             budgets.assign_members(session)
         trail.record(session, actor, AuditEvent(AuditAction.KEY_CHANGED, agent_id, after=_recorded(key_id, changes)))
         after_commit(lambda: app_state().part(KeyMemory).forget(key_id))
-        return key_limits.get_key(session, agent_id, key_id)
+        return api_keys.get_limited(session, agent_id, key_id)
 
 
-def revoke(actor: Actor, agent_id: str, key_id: str) -> LimitedKey:
+def revoke(actor: Actor, agent_id: str, key_id: str) -> KeyLimit:
     """Revoke a key; again changes nothing. Raises: NotFound."""
     with unit_of_work() as session:
         identity.lock_agent(session, agent_id)
-        if key_limits.revoke(session, agent_id, _id(key_id)):
+        if api_keys.revoke_limited(session, agent_id, _id(key_id)):
             act = AuditEvent(AuditAction.KEY_REVOKED, agent_id, after={"key_id": _id(key_id)})
             trail.record(session, actor, act)
-        return key_limits.get_key(session, agent_id, _id(key_id))
+        return api_keys.get_limited(session, agent_id, _id(key_id))
 
 
 def _recorded(key_id: str, limits: Mapping[str, Any]) -> dict[str, Any]:

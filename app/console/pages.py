@@ -14,8 +14,8 @@ from typing import Any
 from flask import Blueprint, Response, make_response, render_template, request, url_for
 
 from app.console import sessions
-from app.console.sessions import LiveConsoleSession
-from app.core.identifiers import new_id
+from app.console.sessions import ConsoleSession, LiveConsoleSession
+from app.core.identifiers import new_id, require
 from app.core.setting_types import split
 from app.core.strict_json import JsonNumber
 from app.errors import NotFound, RateLimited, Unauthorized
@@ -24,7 +24,8 @@ from app.owner.passkeys import challenges
 from app.owner.passkeys import pages as passkey_pages
 from app.owner.passkeys import service as passkeys
 from app.owner.passkeys.pages import PasskeyPage
-from app.owner.session import auth, cookies
+from app.owner.session import auth
+from app.owner.session.sessions import end_session
 from app.state import app_state
 from app.version import VERSION
 from app.web.client_request import current_request
@@ -69,11 +70,11 @@ def _check_entrance() -> None:
 @console.before_request
 def _require_session() -> Response | None:
     _assert_host()
-    found = sessions.find_session(cookies.get_cookie(_COOKIE))
+    found = sessions.find_session(auth.get_cookie(_COOKIE))
     if found is None:
         return auth.see_other(url_for("console_entrance.sign_in_form"))
     auth.limit_form(_MAX_FORM_BYTES)
-    if request.method == "POST" and not cookies.is_valid(session_id=found.session_id):
+    if request.method == "POST" and not auth.is_form_valid(session_id=found.session_id):
         return _render("error.html", status=403, title="This form has expired", message="Nothing was changed.")
     limits.count_authenticated_request(found.key_id)
     current_request().master_caller = found.caller
@@ -81,18 +82,12 @@ def _require_session() -> Response | None:
     return None
 
 
-@entrance.get("/sign-in")
-def sign_in_form() -> Response:
-    """Ask for a master key."""
-    return _render_sign_in()
-
-
 @entrance.post("/sign-in")
 def sign_in() -> Response:
-    if not cookies.is_valid():
+    if not auth.is_form_valid():
         return _render_sign_in(status=400, error="This form has expired. Send it again, with cookies enabled.")
     try:
-        token = sessions.sign_in(request.form.get("master_key", ""), previous_token=cookies.get_cookie(_COOKIE))
+        token = sessions.sign_in(request.form.get("master_key", ""), previous_token=auth.get_cookie(_COOKIE))
     except (Unauthorized, RateLimited) as error:
         # A 401 would need a scheme, for which browsers open a dialog of their own.
         return _render_sign_in(status=429 if isinstance(error, RateLimited) else 403, error=error.message)
@@ -102,7 +97,7 @@ def sign_in() -> Response:
 @entrance.post("/sign-in/passkey")
 def sign_in_by_passkey() -> Response:
     try:
-        token, _ = passkeys.sign_in(LiveConsoleSession, previous_token=cookies.get_cookie(_COOKIE))
+        token, _ = passkeys.sign_in(LiveConsoleSession, previous_token=auth.get_cookie(_COOKIE))
     except Unauthorized as error:
         return _render_sign_in(status=403, error=error.message)
     return _enter(token)
@@ -110,9 +105,9 @@ def sign_in_by_passkey() -> Response:
 
 @console.post("/sign-out")
 def sign_out() -> Response:
-    sessions.end_session(cookies.get_cookie(_COOKIE))
+    end_session(auth.get_cookie(_COOKIE), ConsoleSession)
     response = auth.see_other(url_for("console_entrance.sign_in_form"))
-    cookies.delete_cookie(response, _COOKIE)
+    auth.delete_cookie(response, _COOKIE)
     return response
 
 
@@ -153,9 +148,7 @@ def show_list(slug: str) -> Response:
 @console.get("/<slug>/<item_id>")
 def show_one(slug: str, item_id: str) -> Response:
     """Show an item with what can be done about it."""
-    one = _section(slug).get("one")
-    if one is None:
-        raise NotFound
+    one = require(_section(slug).get("one"), NotFound())
     found = _call(one["view"], {one["argument"]: item_id})
     tables = [(each["title"], *_table(each["columns"], found[each["items"]])) for each in one.get("tables", ())]
     related = [(title, href.format_map(found)) for title, href in one.get("related", ())]
@@ -192,7 +185,9 @@ def act(slug: str, item_id: str, act: str) -> Response:
     return auth.see_other(url_for(f"console.show_{'one' if of_one else 'list'}", slug=slug, **item, done=act))
 
 
+@entrance.get("/sign-in", endpoint="sign_in_form")
 def _render_sign_in(*, status: int = 200, error: str = "") -> Response:
+    """Ask for a master key or a passkey."""
     party = LiveConsoleSession.relying_party()
     prompt = challenges.prompt_to_use(LiveConsoleSession.sign_in_purpose, party=party)
     return _render("sign_in.html", status=status, error=error, prompt=prompt)
@@ -200,7 +195,7 @@ def _render_sign_in(*, status: int = 200, error: str = "") -> Response:
 
 def _enter(token: str) -> Response:
     response = auth.see_other(url_for("console.show_overview"))
-    cookies.set_cookie(response, _COOKIE, token, max_age=int(sessions.LIFETIME.total_seconds()))
+    auth.set_cookie(response, _COOKIE, token, max_age=int(sessions.LIFETIME.total_seconds()))
     return response
 
 
@@ -293,8 +288,8 @@ def _entered(text: str, title: str, kind: str) -> Any:
 def _render(template: str, *, status: int = 200, **values: Any) -> Response:
     signed_in: LiveConsoleSession | None = request.environ.get(_SESSION)
     body = render_template(
-        f"console/{template}", csrf_field=cookies.FIELD, settings=app_state().settings, version=VERSION,
-        csrf_token=cookies.csrf_token(session_id=signed_in.session_id if signed_in else ""),
+        f"console/{template}", csrf_field=auth.CSRF_FIELD, settings=app_state().settings, version=VERSION,
+        csrf_token=auth.csrf_token(session_id=signed_in.session_id if signed_in else ""),
         signed_in=signed_in, places=_PLACES, prompt_of=lambda: passkeys.prompt_of(request.environ[_SESSION]), **values,
     )  # fmt: skip
     return make_response(body, status)

@@ -28,6 +28,7 @@ from app.owner.passkeys import challenges
 from app.owner.passkeys import service as passkeys
 from app.owner.passkeys.challenges import RelyingParty
 from app.owner.passkeys.service import PasskeyHolder
+from app.owner.session.sessions import end_by_token
 
 
 class ConsoleSession(Authenticated, Model):
@@ -74,7 +75,7 @@ class LiveConsoleSession(PasskeyHolder):
 
     def begin_session(self, session: Session, *, previous_token: str | None) -> str:
         """Begin a session of the same master key and return its token; the previous one ends."""
-        _end(session, previous_token)
+        end_by_token(session, previous_token, ConsoleSession)
         token, now = secrets.token_urlsafe(32), clock.now()
         session.add(ConsoleSession(
             id=identifiers.new_id(), digest=identifiers.digest(token), master_key_id=self.key_id,
@@ -100,9 +101,7 @@ def enter_key(master_key: str) -> LiveConsoleSession | None:
 
 def sign_in(master_key: str, *, previous_token: str | None) -> str:
     """Begin a session and return its token; the browser's previous one ends. Raises: Unauthorized, RateLimited."""
-    found = enter_key(master_key)
-    if found is None:
-        raise Unauthorized("This is not a valid master key.")
+    found = identifiers.require(enter_key(master_key), Unauthorized("This is not a valid master key."))
     with unit_of_work() as session:
         token = found.begin_session(session, previous_token=previous_token)
         # Fails if the key was revoked in between.
@@ -140,13 +139,3 @@ def find_session(token: str | None) -> LiveConsoleSession | None:
             return None
     caller = MasterKeyPrincipal(row.master_key_id, row.name, MasterKeyRole(row.role), in_console=True)
     return LiveConsoleSession(caller.key_id, caller.key_id, row.id, caller)
-
-
-def end_session(token: str | None) -> None:
-    with unit_of_work() as session:
-        _end(session, token)
-
-
-def _end(session: Session, token: str | None) -> None:
-    if token is not None:
-        session.execute(delete(ConsoleSession).where(ConsoleSession.digest == identifiers.digest(token)))

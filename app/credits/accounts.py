@@ -24,7 +24,7 @@ from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, RateLimited
 from app.events import outbox
 from app.events.outbox import EventType
-from app.identity import agents
+from app.identity import service as identity
 
 _APPEND = PreparedInsert(CreditLedgerEntry)
 _APPEND_ONCE = PreparedInsert(CreditLedgerEntry, unique=[CreditLedgerEntry.reference])
@@ -92,11 +92,6 @@ def append_entries(session: Session, account_id: str, entries: list[LedgerEntry]
             _APPEND.execute(session, _values(account_id, entry, at))
 
 
-def append_entry_once(session: Session, account_id: str, entry: LedgerEntry, *, at: datetime) -> bool:
-    """Append an entry unless its reference exists; return whether it was appended."""
-    return bool(_APPEND_ONCE.execute(session, _values(account_id, entry, at)))
-
-
 def _values(account_id: str, entry: LedgerEntry, at: datetime) -> dict[str, Any]:
     return {
         "reference": entry.reference, "kind": entry.kind.value, "account_id": account_id, "debit": entry.debit.value,
@@ -131,7 +126,7 @@ def grant(session: Session, owner_id: str, nanos: int, *, reference: str) -> boo
     if nanos == 0:
         return False
     entry = LedgerEntry(f"grant:{reference}", EntryKind.GRANT, Bucket.ISSUANCE, Bucket.AVAILABLE, nanos)
-    if not append_entry_once(session, owner_id, entry, at=clock.now()):
+    if not _APPEND_ONCE.execute(session, _values(owner_id, entry, clock.now())):
         return False
     if not _GRANT.execute(session, {"owner_id": owner_id, "nanos": nanos}):
         most = MAX_GRANTED_NANOS // NANOS_PER_USD
@@ -223,22 +218,19 @@ def lock_available(session: Session, owner_id: str) -> int:
 
 def announce_low(below_nanos: int = LOW_NANOS) -> None:
     """Record an event for each agent with less credits than this, once after each grant; about once a minute."""
-    with once_per_period(_PERIOD, "low_balances", duration=_LEASE) as is_due:
-        if is_due:
-            _announce(below_nanos)
-
-
-def _announce(below_nanos: int) -> None:
     account, granted = _TABLE.c.id, _TABLE.c.granted_nanos
     was_recorded = exists().where(outbox.was_recorded(EventType.CREDITS_LOW, CreditAccount.id, cast(granted, String)))
-    is_low = granted > 0, granted - _SPENT < below_nanos, agents.exists_with(account), ~was_recorded
-    with read_only_unit() as session:
-        rows = session.execute(select(account, granted, _SPENT).where(*is_low).limit(_BATCH_SIZE)).all()
-    for row in rows:
-        data = {"credits_usd": usd_string(row.granted_nanos - row.spent_nanos), "below_usd": usd_string(below_nanos)}
-        agent = {"agent_id": row.id, "object_id": row.id}
-        with unit_of_work() as session:
-            outbox.record(session, EventType.CREDITS_LOW, **agent, data=data, once=str(row.granted_nanos))
+    is_low = granted > 0, granted - _SPENT < below_nanos, identity.exists_with(account), ~was_recorded
+    with once_per_period(_PERIOD, "low_balances", duration=_LEASE) as is_due:
+        if not is_due:
+            return
+        with read_only_unit() as session:
+            rows = session.execute(select(account, granted, _SPENT).where(*is_low).limit(_BATCH_SIZE)).all()
+        for row in rows:
+            left, agent = row.granted_nanos - row.spent_nanos, {"agent_id": row.id, "object_id": row.id}
+            data = {"credits_usd": usd_string(left), "below_usd": usd_string(below_nanos)}
+            with unit_of_work() as session:
+                outbox.record(session, EventType.CREDITS_LOW, **agent, data=data, once=str(row.granted_nanos))
 
 
 def consume(session: Session, nanos: int, *, limit_nanos: int, now: datetime | None = None) -> None:

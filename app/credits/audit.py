@@ -61,19 +61,14 @@ _INSIDE = CreditAccount.available_nanos + CreditAccount.held_nanos
 
 def check(session: Session) -> list[str]:
     """Return one sentence per violated invariant."""
+    (issued,) = accounts.sums_of(session, _ISSUED)
+    carried, inside = accounts.sums_of(session, _CARRIED, _INSIDE)
+    # What was issued and not earned is what all accounts have.
+    outside = issued - carried
+    total = f"{outside} nano-dollars were issued and not earned, but accounts have {inside}"
     return [
         *(f"account {each} is not the sum of its ledger entries" for each in session.scalars(_WRONG_SUMS)),
         *(f"account {each} is not the sum of its holds" for each in session.scalars(_WRONG_HOLDS)),
         *(f"hold {each} has a charge but was never settled" for each in session.scalars(_WRONGLY_ENDED_HOLDS)),
-        *_wrong_total(session),
+        *([total] if outside != inside else []),
     ]
-
-
-def _wrong_total(session: Session) -> list[str]:
-    """Compare what was issued and not earned with the balances of all accounts."""
-    (issued,) = accounts.sums_of(session, _ISSUED)
-    carried, inside = accounts.sums_of(session, _CARRIED, _INSIDE)
-    outside = issued - carried
-    if outside == inside:
-        return []
-    return [f"{outside} nano-dollars were issued and not earned, but accounts have {inside}"]

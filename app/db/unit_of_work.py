@@ -25,6 +25,7 @@ from sqlalchemy.exc import TimeoutError as SqlTimeoutError
 from sqlalchemy.orm import ORMExecuteState, Session
 from sqlalchemy.pool import PoolProxiedConnection
 
+from app.core.identifiers import require
 from app.db import lock_order
 from app.db.lock_order import LockRank
 from app.extensions import db
@@ -126,9 +127,7 @@ def unit_of_work() -> Iterator[Session]:
 
 def end_part(session: Session, commit: Callable[[], object]) -> None:
     """End a part of the current unit with a commit; see `prepared.commit_part`."""
-    unit = _current.get()
-    if unit is None:
-        raise UnitError("a part of a unit of work ends inside it")
+    unit = require(_current.get(), UnitError("a part of a unit of work ends inside it"))
     session.flush()
     with _committing():
         commit()
@@ -199,10 +198,7 @@ def snapshot() -> Iterator[Session]:
 
 def after_commit(callback: Callable[[], object]) -> None:
     """Run a callback after the current unit's commit; not after a rollback. Raises: UnitError outside a unit."""
-    unit = _current.get()
-    if unit is None:
-        raise UnitError("after_commit needs an open unit of work")
-    unit.after_commit.append(callback)
+    require(_current.get(), UnitError("after_commit needs an open unit of work")).after_commit.append(callback)
 
 
 def is_unit_open() -> bool:
@@ -289,9 +285,9 @@ _NANOS_PER_SECOND = 10**9
 _MAX_PAUSE_NS = _NANOS_PER_SECOND // 10
 
 
-def batches(max_batches: int, *, max_seconds: int = 8) -> Iterator[None]:
-    """Yield once per batch, for about `max_seconds`; pause after each as long as it took."""
-    deadline_ns = time.monotonic_ns() + max_seconds * _NANOS_PER_SECOND
+def batches(max_batches: int) -> Iterator[None]:
+    """Yield once per batch, for about eight seconds; pause after each as long as it took."""
+    deadline_ns = time.monotonic_ns() + 8 * _NANOS_PER_SECOND
     for _ in range(max_batches):
         started_ns = time.monotonic_ns()
         yield

@@ -42,15 +42,12 @@ def describe(code: str, *, network: str) -> ClaimCode:
     """Return a code with its agent. Raises: NotFound, RateLimited."""
     with unit_of_work() as session:
         guess_limits.lock_counter(session, network)
-        wait = guess_limits.service_wide_retry_after(session)
-        if wait:
+        if wait := guess_limits.service_wide_retry_after(session):
             raise _too_many_attempts(wait)
         claim_code = claims.find(session, code)
         if claim_code is None:
             guess_limits.record_miss(session, network)
-    if claim_code is None:
-        raise _no_such_code()
-    return claim_code
+    return identifiers.require(claim_code, _no_such_code())
 
 
 def claim_agent(code: str, *, email: str | None, network: str, receipt: str | None = None) -> ClaimedAgent:

@@ -23,7 +23,7 @@ from app.db.tables import count, update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events import channels, outbox, queues
 from app.events.channels import Attempt
-from app.events.fan_out import DELIVERIES, DeliveryStatus
+from app.events.feed import DELIVERIES, DeliveryStatus
 from app.events.models import Event, EventDelivery, EventTarget
 from app.events.outbox import EventType
 from app.events.queues import QueueRank, QueueTurn

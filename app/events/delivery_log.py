@@ -14,8 +14,8 @@ from app.core.pagination import Page, PageRequest
 from app.db.tables import count, in_list
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound
-from app.events import fan_out, outbox, targets
-from app.events.fan_out import DELIVERIES, DeliveryStatus
+from app.events import feed, outbox, targets
+from app.events.feed import DELIVERIES, DeliveryStatus
 from app.events.models import Event, EventDelivery, EventTarget
 from app.events.outbox import EventType
 from app.events.targets import Audience, Subscriber
@@ -60,7 +60,7 @@ def replay(subscriber: Subscriber, target_id: str, *, event_id: str | None, fail
     with unit_of_work() as session:
         target = targets.find(session, subscriber, target_id)
         of_target = EventDelivery.target_id == target.id
-        fan_out.make_due(session, [target.id])
+        feed.make_due(session, [target.id])
         if event_id is None:
             failed = and_(of_target, EventDelivery.created_at >= (failed_since or clock.now()))
             found = DELIVERIES.move(session, failed, DeliveryStatus.FAILED, DeliveryStatus.PENDING, **again)
@@ -68,7 +68,7 @@ def replay(subscriber: Subscriber, target_id: str, *, event_id: str | None, fail
             event = _event_for(session, subscriber, event_id)
             delivery_id = session.scalar(select(EventDelivery.id).where(of_target, EventDelivery.event_id == event.id))
             if delivery_id is None:
-                values = fan_out.new_delivery(target.id, event)
+                values = feed.new_delivery(target.id, event)
                 delivery_id = str(values["id"])
                 session.add(EventDelivery(**values))
             else:

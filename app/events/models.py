@@ -15,7 +15,7 @@ class Event(Model):
     """Something that happened, inserted in the unit that changed the state.
 
     `number` is the order of insertion, `position` the order of reading: a unit may commit after one with higher
-    numbers, so positions are assigned afterwards, one after another (`app.events.fan_out`).
+    numbers, so positions are assigned afterwards, one after another (`app.events.feed`).
     """
 
     __tablename__ = "events"

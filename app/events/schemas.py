@@ -5,8 +5,7 @@ from typing import Any
 import marshmallow as ma
 from marshmallow import fields, validate
 
-from app.events.fan_out import DeliveryStatus
-from app.events.feed import MAX_EVENTS
+from app.events.feed import MAX_EVENTS, DeliveryStatus
 from app.events.outbox import PATTERNS, EventType, expand
 from app.events.targets import TargetStatus
 from app.web.fields import Instant, Moment, ParsedField, QueryCount, StrictBoolean, Text, one_of

@@ -16,6 +16,7 @@ from urllib.parse import unquote_plus
 
 from flask import g
 
+from app.core.identifiers import require
 from app.errors import InsufficientScope, Unauthorized
 from app.identity import grants, limits, service
 from app.identity.principal import KeyKind, MasterKeyPrincipal, Principal, assert_permitted, assert_role
@@ -139,9 +140,7 @@ def current_principal() -> Principal:
 def current_master_key() -> MasterKeyPrincipal:
     """Return the master key of the current request. Raises: Unauthorized without one."""
     found: MasterKeyPrincipal | None = g.get("master_caller")
-    if found is None:
-        raise _invalid_master_key()
-    return found
+    return require(found, _invalid_master_key())
 
 
 def acting_key_id() -> str:
@@ -154,12 +153,8 @@ def has_master_key() -> bool:
 
 def require_agent() -> str:
     """Return the calling agent's id, for what a gateway-only key cannot do. Raises: Unauthorized."""
-    agent_id = current_principal().agent_id
-    if agent_id is None:
-        raise Unauthorized(
-            "An agent key (ak_…) is required here; a gateway-only key (gw_…) owns no wallets or services."
-        )
-    return agent_id
+    problem = "An agent key (ak_…) is required here; a gateway-only key (gw_…) owns no wallets or services."
+    return require(current_principal().agent_id, Unauthorized(problem))
 
 
 def idempotency_owner() -> str:
@@ -232,9 +227,8 @@ def _check_key_or_registration(request: ClientRequest) -> None:
 
 
 def _check_master_key(request: ClientRequest) -> None:
-    found = request.master_caller or service.find_master_key(request.headers.get("X-Master-Key"))
-    if found is None:
-        raise _invalid_master_key()
+    key: str | None = request.headers.get("X-Master-Key")
+    found = require(request.master_caller or service.find_master_key(key), _invalid_master_key())
     assert_role(request, found)
     limits.count_authenticated_request(found.key_id)
     g.master_caller = found

@@ -57,10 +57,8 @@ class BudgetPeriod(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
-    """What a further key of an agent may do; None, and no `models`, are no limit."""
+    """What a further key of an agent may do besides its budget; None, and no `models`, are no limit."""
 
-    limit_nanos: int | None = None
-    period: BudgetPeriod = BudgetPeriod.TOTAL
     models: tuple[str, ...] = ()
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None

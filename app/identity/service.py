@@ -1,28 +1,31 @@
-"""Agents and keys: authenticate, add, lock, claim.
+"""Agents and keys: authenticate, add, lock, claim; list, change, freeze and delete agents.
 
-Keys are minted before the unit, so that no lock is held while sealing.
+Keys are minted before the unit, so that no lock is held while sealing. A freeze is recorded on the agent; `app.wallets`
+and `app.spending` enforce it.
 """
 
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import and_, bindparam, or_, select, update
+from sqlalchemy import ColumnElement, and_, bindparam, exists, or_, select, update
 from sqlalchemy.orm import Session
 
-from app.authenticated import SealedColumn, change, seal_of
+from app.authenticated import SealedColumn, change, seal_of, withdraw
 from app.core import clock, identifiers
+from app.core.pagination import Page, PageRequest
+from app.db import lock_order
 from app.db.prepared import PreparedInsert, PreparedRead
-from app.db.tables import table_of
+from app.db.tables import page_of, table_of
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound, Unauthorized
 from app.identity import budgets, grants
 from app.identity.models import Agent, ApiKey, KeyLimit, MasterKey, OwnerKey
-from app.identity.principal import BudgetPeriod, KeyKind, KeyLimits, MasterKeyPrincipal, MasterKeyRole, Principal
+from app.identity.principal import KeyKind, KeyLimits, MasterKeyPrincipal, MasterKeyRole, Principal
 from app.state import app_state
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -133,10 +136,7 @@ def find_principal(key: str | None) -> Principal | None:
         limits = _LIMITS.one_or_none(session, {"key_id": row.id})
         if limits is None or not _LIMIT_SEAL.accepts(session, limits, is_expected=limits.account_id == row.account_id):
             return None
-    found = KeyLimits(
-        limits.limit_nanos, BudgetPeriod(limits.period), tuple(limits.models), limits.requests_per_minute,
-        limits.tokens_per_minute,
-    )  # fmt: skip
+    found = KeyLimits(tuple(limits.models), limits.requests_per_minute, limits.tokens_per_minute)
     return Principal(KeyKind(row.kind), row.id, row.account_id, None, limits=found, **of_account)
 
 
@@ -213,9 +213,7 @@ def reveal_api_key(session: Session, agent_id: str) -> str:
     Raises: NotFound when the agent has no valid key.
     """
     key = newest_keys_of(session, [agent_id]).get(agent_id)
-    if key is None:
-        raise NotFound("This agent has no valid key.")
-    return key
+    return identifiers.require(key, NotFound("This agent has no valid key."))
 
 
 def newest_keys_of(session: Session, agent_ids: Sequence[str]) -> dict[str, str]:
@@ -234,9 +232,8 @@ def open_api_key(session: Session, row: ApiKey) -> str:
 def lock_agent(session: Session, agent_id: str) -> AgentSnapshot:
     """Return an agent and hold its row until the unit ends. Raises: NotFound."""
     touch = update(Agent).where(Agent.id == agent_id, Agent.deleted_at.is_(None)).values(name=Agent.name)
-    found = session.scalars(touch.returning(Agent), execution_options={"populate_existing": True}).one_or_none()
-    if found is None:
-        raise agent_not_found()
+    locked = session.scalars(touch.returning(Agent), execution_options={"populate_existing": True}).one_or_none()
+    found = identifiers.require(locked, agent_not_found())
     _AGENT_SEAL.verify(session, found)
     return agent_snapshot(found)
 
@@ -274,3 +271,60 @@ def open_key(sealed: str, table: str, row_id: str) -> str:
 
 def agent_snapshot(agent: Agent) -> AgentSnapshot:
     return AgentSnapshot(**{name: getattr(agent, name) for name in AgentSnapshot.__slots__})
+
+
+DELETED_NAME = "deleted-agent"
+
+
+def list_agents(
+    session: Session, page: PageRequest, *, search: str = "", or_ids: Collection[str] = (), frozen: bool | None = None
+) -> Page[AgentSnapshot]:
+    """Return a page of agents, oldest first; two queries.
+
+    With `search`, it is a part of the name or of an email address, or the agent is one of `or_ids`.
+    """
+    conditions: list[ColumnElement[bool]] = [Agent.deleted_at.is_(None)]
+    if search:
+        texts = (Agent.name, Agent.email, Agent.claimed_email)
+        conditions.append(or_(*(each.icontains(search, autoescape=True) for each in texts), Agent.id.in_(or_ids)))
+    if frozen is not None:
+        conditions.append(Agent.frozen_at.is_not(None) if frozen else Agent.frozen_at.is_(None))
+    found = page_of(session, Agent, page, *conditions)
+    return Page([agent_snapshot(row) for row in found.items], found.total, found.request)
+
+
+def list_ids_after(session: Session, after_id: str | None, *, limit: int) -> list[str]:
+    is_later = [] if after_id is None else [Agent.id > after_id]
+    query = select(Agent.id).where(Agent.deleted_at.is_(None), *is_later).order_by(Agent.id).limit(limit)
+    return list(session.scalars(query))
+
+
+def exists_with(agent_id: Any) -> ColumnElement[bool]:
+    return exists().where(Agent.id == agent_id, Agent.deleted_at.is_(None))
+
+
+def lock_agents(session: Session, agent_ids: Collection[str]) -> set[str]:
+    """Lock several agents in the order of their ids; return those that exist."""
+    return set(lock_order.lock_rows(session, Agent.id, Agent.id.in_(agent_ids), Agent.deleted_at.is_(None)))
+
+
+def update_agent(session: Session, agent_id: str, **changes: Any) -> None:
+    """Change columns of a locked agent."""
+    change(session, Agent, Agent.id == agent_id, **changes)
+
+
+def set_frozen(session: Session, agent_id: str, *, frozen: bool) -> AgentSnapshot:
+    """Lock an agent, and freeze or unfreeze it; return it as it was. Raises: NotFound."""
+    before = lock_agent(session, agent_id)
+    if before.is_frozen is not frozen:
+        frozen_at = clock.now() if frozen else None
+        change(session, Agent, Agent.id == agent_id, frozen_at=frozen_at)
+    return before
+
+
+def delete_agent(session: Session, agent_id: str) -> None:
+    """Delete a locked agent: revoke its keys and its owner's, and keep only its row."""
+    now = clock.now()
+    for table, belongs in ((ApiKey, ApiKey.account_id == agent_id), (OwnerKey, OwnerKey.agent_id == agent_id)):
+        withdraw(session, table, belongs, table.revoked_at.is_(None), revoked_at=now)
+    change(session, Agent, Agent.id == agent_id, name=DELETED_NAME, deleted_at=now)

@@ -9,7 +9,7 @@ from werkzeug.utils import cached_property
 
 from app.mcp.service_calls import ServiceCallBody, ServiceCallResult
 from app.mcp.tools import REQUEST_ID, TEXTS, TOOLS, McpTool
-from app.web.openapi_document import OpenApiDocument
+from app.web.openapi import OpenApiDocument
 
 _OMITTED = frozenset({"anyOf", "additionalProperties", "example"})
 # The views check longer ones; llama.cpp refuses each request with a tool that has one of 2000.

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from authlib.oauth2 import OAuth2Error
-from flask import Response, redirect, request, url_for
+from flask import Response, request, url_for
 from itsdangerous import BadData
 from sqlalchemy.orm import Session
 from werkzeug.datastructures import MultiDict
@@ -22,7 +22,7 @@ from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.device import service as device
 from app.errors import InvalidInput, LimitReached, NotFound
 from app.identity import limits
-from app.identity.owner_keys import OwnerKeyView
+from app.identity.models import OwnerKey
 from app.identity.principal import Grant, Scope
 from app.oauth import clients, connections, tokens
 from app.oauth.clients import Client
@@ -32,8 +32,8 @@ from app.oauth.tokens import OAuthToken
 from app.owner.pages import overview
 from app.owner.pages.limits import dollars_of
 from app.owner.passkeys import service as passkeys
-from app.owner.session import auth, cookies, sessions
-from app.owner.session.cookies import serializer
+from app.owner.session import auth, sessions
+from app.owner.session.auth import serializer
 
 _PARAMETERS = (
     "response_type", "client_id", "redirect_uri", "scope", "state", "code_challenge", "code_challenge_method",
@@ -105,7 +105,7 @@ def find_device() -> Response:
     """Ask for the code that a program shows, and then show which program waits with it."""
     user_code = (request.form if request.method == "POST" else request.args).get("user_code", "")
     error = ""
-    if request.method == "POST" and not cookies.is_valid():
+    if request.method == "POST" and not auth.is_form_valid():
         error = "This form has expired or was opened in another browser. Submit it again."
     elif request.method == "POST":
         with read_only_unit() as session:
@@ -121,7 +121,7 @@ def make_agent() -> Response:
     """Register and claim an agent for a person without one, who continues with it."""
     signed = request.form.get("request", "")
     asked = _read(signed)
-    if not cookies.is_valid():
+    if not auth.is_form_valid():
         return _refused("This form has expired or was opened in another browser.", status=403)
     network = limits.client_network(request.remote_addr)
     limits.count_registration(network)
@@ -162,20 +162,20 @@ def answer(signed: str) -> Response:
 
 
 @auth.session_pages.get("/agents/<string:agent_id>/connections")
-def show_connections(key: OwnerKeyView) -> Response:
+def show_connections(key: OwnerKey) -> Response:
     listed = connections.list_of(key.agent_id)
     return auth.render_page("connections.html", agent=auth.agent_of(key), listed=listed, done=request.args.get("done"))
 
 
 @auth.session_pages.post("/agents/<string:agent_id>/connections/end")
-def end_connection(key: OwnerKeyView) -> Response:
+def end_connection(key: OwnerKey) -> Response:
     """End a connection immediately, without asking for the owner key."""
     actor = sessions.acting_owner(key)
     connections.end_by_owner(actor, key.agent_id, request.form.get("connection_id", "")[:36])
     return auth.see_other(url_for("owner.show_connections", agent_id=key.agent_id, done="ended"))
 
 
-def _allow(asked: _Asked, consent: Consent, key: OwnerKeyView) -> Response:
+def _allow(asked: _Asked, consent: Consent, key: OwnerKey) -> Response:
     if consent.wallet_id is not None and overview.owned_wallet(key, consent.wallet_id).agent_id != consent.agent_id:
         raise NotFound("This agent has no such wallet.")
     actor = sessions.acting_owner(key)
@@ -191,11 +191,8 @@ def _allow(asked: _Asked, consent: Consent, key: OwnerKeyView) -> Response:
 def _redirected(session: Session, asked: _Asked, grant: Grant | None) -> Response:
     server, server_request = Server(session, asked.client), request_of("GET", MultiDict(asked.parameters))
     flow = server.get_consent_grant(server_request, end_user=grant)
-    return _to_client(server.create_authorization_response(server_request, grant_user=grant, grant=flow))
-
-
-def _to_client(response: Response) -> Response:
-    return redirect(response.headers["Location"], 303)  # type: ignore[return-value]
+    response: Response = server.create_authorization_response(server_request, grant_user=grant, grant=flow)
+    return auth.see_other(response.headers["Location"])
 
 
 def _consent() -> Consent:
@@ -271,7 +268,7 @@ def _render_mistake(asked: _Asked, answered: Response, error: str) -> Response:
     Anybody can register an address, and people trust the address of this service (RFC 9700 §4.11.2).
     """
     if clients.is_loopback(urlsplit(asked.redirect_uri or "")):
-        return _to_client(answered)
+        return auth.see_other(answered.headers["Location"])
     problem = f"The application's request is not valid ({error})."
     return _refused(problem, back=answered.headers["Location"], host=asked.redirect_host or asked.host)
 

@@ -23,9 +23,8 @@ from app.events.outbox import OWNER_IS_TOLD, EventType
 from app.events.targets import Audience, Subscriber, TargetKind
 from app.idempotency.service import Claim
 from app.identity.limits import client_network
-from app.identity.owner_keys import OwnerKeyView
-from app.owner.session.auth import agent_of, render_page, see_other, session_pages
-from app.owner.session.cookies import printable, serializer
+from app.identity.models import OwnerKey
+from app.owner.session.auth import agent_of, printable, render_page, see_other, serializer, session_pages
 from app.ports.errors import PortError, Unreachable
 from app.state import app_state
 from app.web.fields import Email
@@ -88,14 +87,8 @@ _MAX_RECENT = 50
 _PAGE = "/agents/<string:agent_id>/notices"
 
 
-@session_pages.get(_PAGE)
-def show_notices(key: OwnerKeyView) -> Response:
-    """List an owner's targets, with the forms that add one."""
-    return _render(key)
-
-
 @session_pages.post(f"{_PAGE}/email")
-def send_confirmation(key: OwnerKeyView) -> Response:
+def send_confirmation(key: OwnerKey) -> Response:
     try:
         address = Email(required=True).deserialize(request.form.get("email", ""))
     except ValidationError:
@@ -116,7 +109,7 @@ def send_confirmation(key: OwnerKeyView) -> Response:
 
 
 @session_pages.route(f"{_PAGE}/email/<string:token>", methods=["GET", "POST"])
-def confirm_address(key: OwnerKeyView, token: str) -> Response:
+def confirm_address(key: OwnerKey, token: str) -> Response:
     """Add the address that a link confirms, once; opening the link only asks, as programs open links, too."""
     address = address_of(key.agent_id, token)
     if address is None:
@@ -131,7 +124,7 @@ def confirm_address(key: OwnerKeyView, token: str) -> Response:
 
 
 @session_pages.post(f"{_PAGE}/browser")
-def add_browser(key: OwnerKeyView) -> Response:
+def add_browser(key: OwnerKey) -> Response:
     subscription = {name: request.form.get(name, "")[:2000] for name in ("endpoint", "p256dh", "auth")}
     name = printable(request.form.get("name", ""))[:60] or "Browser"
     try:
@@ -142,7 +135,7 @@ def add_browser(key: OwnerKeyView) -> Response:
 
 
 @session_pages.post(f"{_PAGE}/webhook")
-def add_webhook(key: OwnerKeyView) -> Response:
+def add_webhook(key: OwnerKey) -> Response:
     """Add a webhook, and show its secret once."""
     try:
         made = targets.create_webhook(
@@ -155,21 +148,23 @@ def add_webhook(key: OwnerKeyView) -> Response:
 
 
 @session_pages.post(f"{_PAGE}/test")
-def send_test_notice(key: OwnerKeyView) -> Response:
+def send_test_notice(key: OwnerKey) -> Response:
     app_state().rate_limiter.count("20 per day", "notice-test", key.agent_id)
     delivery_log.send_test(_subscriber(key), request.form.get("target_id", "")[:36])
     return see_other(url_for("owner.show_notices", agent_id=key.agent_id, done="tested"))
 
 
 @session_pages.post(f"{_PAGE}/remove")
-def remove_target(key: OwnerKeyView) -> Response:
+def remove_target(key: OwnerKey) -> Response:
     removed = targets.remove(_subscriber(key), request.form.get("target_id", "")[:36])
     if removed.kind == TargetKind.EMAIL:
         send_farewell(key.agent_id, removed.url.removeprefix("mailto:"))
     return see_other(url_for("owner.show_notices", agent_id=key.agent_id, done="removed"))
 
 
-def _render(key: OwnerKeyView, *, status: int = 200, **values: Any) -> Response:
+@session_pages.get(_PAGE, endpoint="show_notices")
+def _render(key: OwnerKey, *, status: int = 200, **values: Any) -> Response:
+    """List an owner's targets, with the forms that add one."""
     listed = targets.list_of(_subscriber(key), PageRequest(targets.MAX_TARGETS, 0)).items
     return render_page(
         "notices.html", status=status, agent=agent_of(key),
@@ -179,5 +174,5 @@ def _render(key: OwnerKeyView, *, status: int = 200, **values: Any) -> Response:
     )  # fmt: skip
 
 
-def _subscriber(key: OwnerKeyView) -> Subscriber:
+def _subscriber(key: OwnerKey) -> Subscriber:
     return Subscriber(Audience.OWNER, key.agent_id, owner_actor(key.id))

@@ -204,8 +204,7 @@ def release_attempt(session: Session, payment_id: str) -> bool:
 
 def mark_served(session: Session, payment_id: str) -> bool:
     """End an attempt that was served; return whether it had not ended."""
-    moved = PAYMENTS.move(session, payment_id, PaymentStatus.SERVING, PaymentStatus.SERVED, served_at=clock.now())
-    return bool(moved)
+    return bool(PAYMENTS.move(session, payment_id, PaymentStatus.SERVING, PaymentStatus.SERVED, served_at=clock.now()))
 
 
 def reopen(session: Session, payment_id: str) -> None:

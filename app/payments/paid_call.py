@@ -162,9 +162,6 @@ class PaidCall(ABC):
         with striped_lock(self._account_id), unit_of_work() as session:
             yield session
 
-    def _record_bill(self, outcome: HoldResult) -> None:
-        self._bill = outcome.charged_nanos, outcome.credits_nanos, outcome.budget_nanos
-
     def _run(self, step: Step[ResultT], alone: Callable[[Session], ResultT] | None = None) -> ResultT:
         """Run a step with other calls' steps, or alone. Raises: InsufficientCredits; CommitUnknownError."""
         unknown: CommitUnknownError | None = None
@@ -193,7 +190,7 @@ class PaidCall(ABC):
             else:
                 with self._account_unit() as session:
                     outcome = operation(session)
-            self._record_bill(outcome)
+            self._bill = outcome.charged_nanos, outcome.credits_nanos, outcome.budget_nanos
             if outcome.unpaid_nanos and not outcome.repeated:
                 unpaid_usd = money.usd_string(outcome.unpaid_nanos)
                 provider_name = self._call.provider

@@ -18,7 +18,7 @@ from app.identity import guards, principal
 from app.identity.principal import KeyKind, Principal
 from app.payments.x402 import gate, guard
 from app.ports.shopper import ShippingAddress
-from app.shopping import advice, orders, schemas, service, x402_purchases
+from app.shopping import advice, orders, schemas, service
 from app.shopping.models import Purchase
 from app.shopping.orders import PurchaseOrder
 from app.state import app_state
@@ -74,7 +74,7 @@ def _authorize(request: ClientRequest) -> None:
     g.reads_by_token = caller is None
     if caller is None:
         purchase_id = str((request.view_args or {}).get("purchase_id", ""))
-        account_id = x402_purchases.account_of_token(purchase_id, request.args.get(x402_purchases.PARAMETER, ""))
+        account_id = service.account_of_token(purchase_id, request.args.get(service.ACCESS_PARAMETER, ""))
         account_id = require(account_id, errors.Unauthorized())
         caller = Principal(KeyKind.GATEWAY, account_id, account_id, None)
     guards.authenticate_as(request, caller)
@@ -84,7 +84,7 @@ _PAYABLE_SECURITY: list[dict[str, list[str]]] = [
     {scheme: []} for scheme in (guards.API_KEY_SCHEME, guards.BEARER_SCHEME, guards.PAYMENT_SCHEME)
 ]
 _TOKEN_PARAMETER = {
-    "in": "query", "name": x402_purchases.PARAMETER, "required": False,
+    "in": "query", "name": service.ACCESS_PARAMETER, "required": False,
     "description": "Instead of a key, for a purchase paid by a payment: it is part of `status_url`.",
     "schema": {"type": "string"},
 }  # fmt: skip
@@ -189,7 +189,7 @@ def buy(body: dict[str, Any], claim: idempotency.Claim) -> Response:
         body["session_id"] = principal.session_of(caller, body["session_id"])
     accepted = approvals.or_ask(
         PURCHASE,
-        lambda: x402_purchases.buy(
+        lambda: service.accept(
             guards.find_principal(), PURCHASE.parse(body), guard.payable(current_request()),
             decoded_body(current_request()), allow_duplicate=idempotency.HEADER in request.headers, claim=claim,
         ),
@@ -200,7 +200,10 @@ def buy(body: dict[str, Any], claim: idempotency.Claim) -> Response:
         return accepted
     purchase, settled = accepted
     seconds = wait_seconds() or long_poll.NO_WAIT
-    purchase = service.wait_for_end(purchase, seconds=seconds, account_id=guards.account_id_or_anonymous())
+    purchase = long_poll.wait(
+        purchase, lambda found: service.view(found.id), lambda found: not found.is_open, seconds=seconds,
+        account_id=guards.account_id_or_anonymous(),
+    )  # fmt: skip
     response = _accepted(purchase)
     response.headers.extend(settled)
     if seconds and not purchase.is_open:
@@ -259,10 +262,10 @@ def _authorize_payer(request: ClientRequest) -> None:
     caller = guard.authenticate(request, guards.find_principal_by_sdk_key(request))
     if caller is not None or payable.headers.has_payment:
         return
-    reason = x402_purchases.refusal_reason(
+    reason = service.refusal_reason(
         lambda: PURCHASE.parse(shopping.ARGUMENTS_PARSER.parse(PURCHASE.body, request, location="json"))
     )
-    price = x402_purchases.purchase_price(payable, decoded_body(request), unavailable_reason=reason)
+    price = service.purchase_price(payable, decoded_body(request), unavailable_reason=reason)
     raise gate.attach(price, errors.PaymentRequired())
 
 
@@ -270,4 +273,4 @@ def _status_url_query(purchase_id: str) -> str:
     """Return the query that lets a client without a key read the purchase; empty for a client with one."""
     if guards.find_principal() is not None and not g.reads_by_token:
         return ""
-    return f"?{x402_purchases.PARAMETER}={x402_purchases.access_token(purchase_id)}"
+    return f"?{service.ACCESS_PARAMETER}={service.access_token(purchase_id)}"

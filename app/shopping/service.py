@@ -1,25 +1,34 @@
-"""The use cases of shopping: buy, read, cancel. `purchase_runner` executes a purchase."""
+"""The use cases of shopping: buy, read, cancel. `purchase_runner` executes a purchase.
 
-from collections.abc import Callable, Collection, Sequence
+A token in the address of a purchase that a payment paid for lets the payer read it. Without a key, the payment's id is
+the account that pays. After a refund, the payment is valid again for the same request.
+"""
+
+import base64
+import hmac
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
-from decimal import Decimal
+from http import HTTPStatus
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, Text, cast, func, or_, select
 from sqlalchemy.orm import Session
 
-from app import long_poll
 from app.core import clock, identifiers
 from app.core.pagination import Page, PageRequest
+from app.credits import accounts as credit_accounts
 from app.db.leases import ProcessKind, is_alive
 from app.db.tables import page_of
 from app.db.unit_of_work import after_commit, read_only_unit, unit_of_work
-from app.errors import NotFound, PurchaseInProgress, TransactionInProgress
+from app.errors import NotFound, PurchaseInProgress, ServiceError, TransactionInProgress
 from app.idempotency.service import Claim
-from app.identity.principal import Principal
+from app.identity.principal import KeyKind, Principal
 from app.jobs import JobName
 from app.observability import telemetry
 from app.payments import claimed_payments
+from app.payments.presented import PayableRequest, PaymentPrice
+from app.payments.x402 import gate, guard
+from app.payments.x402.gate import PaymentGrant
 from app.shopping import models, orders
 from app.shopping.models import OPEN_STATUSES, PURCHASES, Purchase, PurchaseStatus
 from app.shopping.orders import PurchaseOrder
@@ -30,6 +39,7 @@ from app.usage.service import MeteredUsage, UsageCall
 PROVIDER = "shopping"
 PRICE_NANOS = 250_000_000
 """The price of a purchase, in credits."""
+ACCESS_PARAMETER = "token"
 _OPEN = [status.value for status in OPEN_STATUSES]
 
 
@@ -120,20 +130,6 @@ def view(purchase_id: str) -> Purchase:
     return _find(select(Purchase).where(Purchase.id == purchase_id), NotFound("No purchase has this id."))
 
 
-def latest_of(account_id: str) -> Purchase:
-    """Return the latest purchase of an account. Raises: NotFound."""
-    of_account = select(Purchase).filter_by(account_id=account_id)
-    newest_first = of_account.order_by(Purchase.created_at.desc(), Purchase.id.desc())
-    return _find(newest_first.limit(1), NotFound("No purchase has this id."))
-
-
-def paying_account_of(purchase_id: str) -> str | None:
-    """Return the account that pays for a purchase, None if there is no such purchase."""
-    canonical = identifiers.parse_id(purchase_id)
-    with read_only_unit() as session:
-        return session.scalar(select(Purchase.account_id).where(Purchase.id == canonical))
-
-
 def refund_price(session: Session, purchase_id: str) -> None:
     """Refund the price of a purchase; a payment that paid for it can be used again."""
     usage.refund(session, purchase_id)
@@ -155,13 +151,6 @@ def cancel(purchase: Purchase) -> Purchase:
             details={"purchase_id": current.id, "status": current.status},
         )
     return current
-
-
-def wait_for_end(purchase: Purchase, *, seconds: Decimal, account_id: str) -> Purchase:
-    """Wait for a purchase to end, as long as requested and while a waiting slot is free."""
-    return long_poll.wait(
-        purchase, lambda found: view(found.id), lambda found: not found.is_open, seconds=seconds, account_id=account_id
-    )
 
 
 def evidence(purchase: Purchase, evidence_id: str) -> bytes:
@@ -217,3 +206,100 @@ def _find(query: Select[Purchase], missing: NotFound) -> Purchase:
         shots = select(shot.id, shot.name).where(*is_shot).order_by(shot.created_at, shot.id)
         purchase.evidence = session.execute(shots).all()
         return purchase
+
+
+def accept(
+    caller: Principal | None,
+    order: PurchaseOrder,
+    request: PayableRequest,
+    body: bytes,
+    *,
+    allow_duplicate: bool,
+    claim: Claim,
+) -> tuple[Purchase, Mapping[str, str]]:
+    """Accept a purchase, paid for by credits or by the request's payment; return it with the payment's headers.
+
+    Raises: what `buy` raises; PaymentInvalid, PaymentAlreadyUsed, PaymentPending.
+    """
+    price = purchase_price(request, body)
+
+    def prepaid(holder: Principal | None) -> tuple[Purchase, Mapping[str, str]]:
+        if holder is None:
+            return _buy_with_payment(order, price, claim)
+        grant = gate.accept_payment(price, payer=holder)
+        return _buy_after_payment(holder, order, grant, price, claim, allow_duplicate=allow_duplicate)
+
+    return guard.choose_payer(
+        caller, lambda: price, has_payment=request.headers.has_payment, prepaid=prepaid,
+        on_credits=lambda holder: (buy(holder, order, allow_duplicate=allow_duplicate, claim=claim), {}),
+    )  # fmt: skip
+
+
+def purchase_price(request: PayableRequest, body: bytes, *, unavailable_reason: str | None = None) -> PaymentPrice:
+    return request.price(
+        PRICE_NANOS, body, provider_name=PROVIDER, description="One purchase in a web shop",
+        unavailable_reason=unavailable_reason,
+    )  # fmt: skip
+
+
+def refusal_reason(parse_order: Callable[[], PurchaseOrder]) -> str | None:
+    """Return why an order would be refused, paid for or not; None if it would be accepted."""
+    if not is_configured():
+        return "shopping is not available on this service."
+    try:
+        orders.assert_max_total(parse_order())
+    except ServiceError as refusal:
+        return f"this request would be refused. {refusal.message}"
+    return None
+
+
+def access_token(purchase_id: str) -> str:
+    """Return the token that lets a client without a key read a purchase."""
+    return _tokens(purchase_id)[0]
+
+
+def account_of_token(purchase_id: str, token: str) -> str | None:
+    """Return the account that pays for a purchase, None if the token is not its own or there is no such purchase."""
+    if not any(hmac.compare_digest(token.encode(), each.encode()) for each in _tokens(purchase_id)):
+        return None
+    with read_only_unit() as session:
+        return session.scalar(select(Purchase.account_id).where(Purchase.id == identifiers.parse_id(purchase_id)))
+
+
+def _buy_with_payment(order: PurchaseOrder, price: PaymentPrice, claim: Claim) -> tuple[Purchase, Mapping[str, str]]:
+    orders.assert_max_total(order)
+    previous_account_id = gate.find_served_payment(price)
+    if previous_account_id is not None:
+        # The response was lost: the same request with the same payment gets the same purchase.
+        of_account = select(Purchase).filter_by(account_id=previous_account_id)
+        newest_first = of_account.order_by(Purchase.created_at.desc(), Purchase.id.desc())
+        return _find(newest_first.limit(1), NotFound("No purchase has this id.")), {}
+    grant = gate.accept_payment(price, payer=None)
+    anonymous = Principal(KeyKind.GATEWAY, grant.payment_id, grant.payment_id, None)
+    return _buy_after_payment(anonymous, order, grant, price, claim, allow_duplicate=True)
+
+
+def _buy_after_payment(
+    caller: Principal,
+    order: PurchaseOrder,
+    grant: PaymentGrant,
+    price: PaymentPrice,
+    claim: Claim,
+    *,
+    allow_duplicate: bool,
+) -> tuple[Purchase, Mapping[str, str]]:
+    def fund(session: Session) -> None:
+        grant.consume(session)
+        if not credit_accounts.balances(session, [caller.account_id]):
+            credit_accounts.open_account(session, caller.account_id)
+        # Once per payment: what a refunded purchase has left there pays for its repetition.
+        credit_accounts.grant(session, caller.account_id, price.nanos, reference=f"payment:{grant.payment_id}")
+
+    purchase = buy(caller, order, allow_duplicate=allow_duplicate, claim=claim, fund=fund)
+    return purchase, grant.headers_for(HTTPStatus.OK)
+
+
+def _tokens(purchase_id: str) -> list[str]:
+    """Return the token under the current secret, then those under secrets that are still accepted."""
+    digests = identifiers.keyed_digests("purchases", purchase_id.encode(), app_state().settings.secret_key_list())
+    return [base64.urlsafe_b64encode(digest).decode()[:32] for digest in digests]

@@ -16,7 +16,7 @@ from app.core.chains import ChainName
 from app.errors import NotFound
 from app.state import app_state
 from app.version import VERSION
-from app.web.openapi_document import OpenApiDocument
+from app.web.openapi import OpenApiDocument
 from app.web.reference import Reference, json_text, prose
 
 pages = Blueprint("pages", __name__)

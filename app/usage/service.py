@@ -22,7 +22,7 @@ from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
 from app.db.tables import after_entry, day_of, having, table_of, utc_day, within
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import BudgetExceeded, InsufficientCredits
-from app.identity import budget_counters, budgets, key_limits
+from app.identity import api_keys, budget_counters, budgets
 from app.identity.budgets import SharedBudget
 from app.usage.models import UsageByProvider, UsageLog
 
@@ -247,7 +247,7 @@ def filtered(session: Session, account_id: str | None, filters: Mapping[str, str
     tag = filters.get("tag")
     conditions = having(_LOG.c, {name: value for name, value in filters.items() if name != "tag"})
     if tag is not None:
-        tags = key_limits.tags_by_key(session, account_id)
+        tags = api_keys.tags_by_key(session, account_id)
         conditions.append(_LOG.c.api_key_id.in_([key for key, of_key in tags.items() if tag in of_key]))
     return conditions
 

@@ -15,7 +15,7 @@ from app.core.money import usd_string
 from app.core.pagination import Page, PageRequest
 from app.db.tables import day_of, table_of, utc_day, within
 from app.errors import LimitReached
-from app.identity import key_limits
+from app.identity import api_keys
 from app.usage.models import UsageLog
 from app.usage.service import filtered
 
@@ -49,7 +49,7 @@ def focus_lines(
     groups = ("day", "provider", "model", "api_key_id", "agent_id")
     found = _sums(session, account_id, groups, page, filters)
     found.sort(key=lambda each: tuple(str(each[name]) for name in groups))
-    tags = key_limits.tags_by_key(session, account_id)
+    tags = api_keys.tags_by_key(session, account_id)
     lines = found[page.offset : page.offset + page.limit]
     return [_focus_line(each, tags.get(each["api_key_id"], ())) for each in lines]
 
@@ -61,7 +61,7 @@ def _sums(
     columns: dict[str, Any] = {"day": day, "tag": _LOG.c.api_key_id, "agent_id": _LOG.c.account_id}
     conditions = within(_LOG, page) + ([] if account_id is None else [_LOG.c.account_id == account_id])
     conditions += filtered(session, account_id, filters)
-    tags = key_limits.tags_by_key(session, account_id) if "tag" in group_by else {}
+    tags = api_keys.tags_by_key(session, account_id) if "tag" in group_by else {}
     by = [columns[name] if name in columns else _LOG.c[name] for name in group_by]
     amounts = [func.count(), *(func.sum(_LOG.c[name]) for name in AMOUNTS[1:])]
     rows = session.execute(select(*by, *amounts).where(*conditions).group_by(*by).limit(MAX_SUMS + 1)).all()

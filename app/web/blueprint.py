@@ -25,7 +25,7 @@ from app.errors import InternalError, InvalidInput, NotFound, PaymentRequired, R
 from app.state import Application
 from app.web import request_bodies
 from app.web.client_request import ClientRequest, current_request
-from app.web.openapi_document import OpenApiDocument
+from app.web.openapi import OpenApiDocument, error_document
 from app.web.request_bodies import StrictParser
 from app.web.schemas import Schema
 
@@ -165,11 +165,6 @@ def document_errors(view: Callable[..., Any], errors: list[type[ServiceError]]) 
         present = responses.get(status, {}).get("description", "")
         new = [line for line in lines if line not in present]
         responses[status] = error_document("\n".join(filter(None, [present, *new])))
-
-
-def error_document(description: str) -> Mapping[str, Any]:
-    schema = {"$ref": "#/components/schemas/ErrorBody"}
-    return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
 CSV = "text/csv"

@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 from werkzeug.utils import cached_property
 
 from app.errors import STATUS
-from app.web.openapi_document import CODES, OpenApiDocument, errors, reference_texts
+from app.web.openapi import CODES, OpenApiDocument, errors, reference_texts
 
 Node = Mapping[str, Any]
 _MAX_WORDS = 8

@@ -36,7 +36,7 @@ from app.db.leases import ProcessKind
 from app.db.unit_of_work import unit_of_work
 from app.gateway.providers.table import ProviderTable
 from app.wallets.core import wallets
-from app.web import openapi_document
+from app.web import openapi
 from sandbox.evm import EvmNode
 from tests.support.agents import Agent, register
 from tests.support.applications import key_of
@@ -96,7 +96,7 @@ NEVER_SERVED = {
 nothing was earned."""
 _SECRET = "canary-of-the-secret-key-0123456789"
 _SECRETS = re.compile(r"\b(ak|gw|mk|ok|sk|cr|whsec)_[\w+/=-]{16,}")
-EXAMPLES = Path(openapi_document.__file__).with_name("examples.json")
+EXAMPLES = Path(openapi.__file__).with_name("examples.json")
 FORWARDED_PATHS = ("/v1/gateway/{provider}/", "/v1/proxy/", "/v1/x402/services/")
 _CODE = re.compile(r"`([A-Z_]+)`")
 

@@ -18,7 +18,7 @@ from app.approvals.service import OwnerMethod
 from app.core import clock
 from app.core.chains import ChainName
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.events import fan_out
+from app.events import feed
 from app.ports.errors import Unreachable
 from app.spending import accounts as spending_accounts
 from app.state import Application
@@ -342,7 +342,7 @@ def test_each_step_is_an_event_without_the_agents_own_words(agent: Agent) -> Non
     decide(approval)
     worker.execute()
     decide(refused, is_approved=False, answer="No.")
-    fan_out.number_new()
+    feed.number_new()
     answer = agent.get("/v1/events", types="approval.*")
     events = answer.get_json()["events"]
     assert [(each["type"], each["data"]["approval_id"] == approval["id"]) for each in events] == [

@@ -16,7 +16,7 @@ from app.adapters.upstream_http.exchange import HttpUpstream
 from app.core import clock
 from app.core.identifiers import new_id
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.events import deliveries, fan_out, outbox, queues, targets
+from app.events import deliveries, feed, outbox, queues, targets
 from app.events.channels import Attempt
 from app.events.models import EventQueue, EventTarget
 from app.events.outbox import EventType
@@ -55,10 +55,10 @@ def test_an_agent_with_a_backlog_is_served_after_one_that_was_served_longer_ago(
             add_webhook(busy, f"{target.url}/busy{number}", "payment.*")
         add_webhook(agent, f"{target.url}/quiet", "payment.*")
         record(busy)
-        fan_out.number_all()
+        feed.number_all()
         with time_machine.travel(clock.now() + timedelta(seconds=2), tick=True):
             record(agent)
-            fan_out.number_all()
+            feed.number_all()
             for _ in range(2):
                 assert deliveries.deliver_next()
         assert "/hooks/quiet" in targets_of(target)
@@ -76,7 +76,7 @@ def test_two_threads_at_most_wait_for_the_targets_of_one_agent(agent: Agent) -> 
         for number in range(5):
             add_webhook(agent, f"{slow.url}/{number}", "payment.*")
         record(agent)
-        fan_out.number_all()
+        feed.number_all()
         started = events.start_threads()
         try:
             wait_until(lambda: len(slow.requests) == 2)
@@ -106,7 +106,7 @@ def test_an_owner_is_served_while_agents_keep_all_common_threads_busy(agent: Age
             for number in range(2):
                 add_webhook(other, f"{hostile.url}/{number}", "payment.*")
             record(other)
-        fan_out.number_all()
+        feed.number_all()
         started = events.start_threads()
         try:
             wait_until(lambda: len(hostile.requests) == 20)
@@ -118,7 +118,7 @@ def test_an_owner_is_served_while_agents_keep_all_common_threads_busy(agent: Age
                 claim=Claim.none(),
             )
             record(agent, EventType.WALLET_FROZEN)
-            fan_out.number_all()
+            feed.number_all()
             started += events.start_threads()
             wait_until(lambda: owners.types == ["wallet.frozen"])
             assert len(hostile.requests) == 20
@@ -177,7 +177,7 @@ def test_a_queue_of_a_worker_that_died_is_served_when_its_lease_has_expired(agen
     with receiver() as target:
         add_webhook(agent, target.url, "payment.*")
         record(agent)
-        fan_out.number_all()
+        feed.number_all()
         assert deliveries._claim(QueueRank.AGENT) is not None
         assert not deliveries.deliver_next()
         with time_machine.travel(clock.now() + queues.LEASE + timedelta(seconds=1), tick=True):

@@ -18,7 +18,7 @@ from app.catalog.models import Payout
 from app.core import clock, identifiers
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import TransactionInProgress
-from app.events import fan_out, outbox
+from app.events import feed, outbox
 from app.events.models import EventDelivery
 from app.events.outbox import EventType
 from app.platform import personal_data
@@ -142,7 +142,7 @@ def test_an_erasure_while_a_message_is_sent_leaves_nothing_behind(
     with unit_of_work() as session:
         data = {"agent_id": scene.id, "frozen": True}
         outbox.record(session, EventType.WALLET_FROZEN, agent_id=scene.id, object_id=scene.id, data=data)
-    fan_out.number_all()
+    feed.number_all()
     deliver()
     assert len(calls) == 1
     assert scene.found(EMAIL, *WORDS) == set()

@@ -16,7 +16,7 @@ from app.adapters.upstream_http.exchange import HttpUpstream
 from app.core import clock
 from app.core.pagination import PageRequest
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.events import delivery_log, fan_out, outbox, targets
+from app.events import delivery_log, feed, outbox, targets
 from app.events.outbox import EventType
 from app.events.targets import Audience, Subscriber
 from tests.support.agents import Agent, register
@@ -235,7 +235,7 @@ def test_the_overview_reports_notices_that_did_not_arrive(home: Home) -> None:
 
 def test_the_recent_notices_are_sentences(home: Home) -> None:
     home.agent.controls(daily_limit_usd=700)
-    fan_out.number_all()
+    feed.number_all()
     page = home.owner.get(home.page).text
     assert "The agent loosened its limits" in page
     assert "controls.changed" not in page

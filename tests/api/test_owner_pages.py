@@ -17,7 +17,7 @@ from werkzeug.test import TestResponse
 
 from app.core import clock
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.events import fan_out
+from app.events import feed
 from app.owner.session.sessions import OwnerSession
 from app.platform import personal_data
 from app.spending import accounts as spending_accounts
@@ -357,7 +357,7 @@ def test_the_overview_begins_with_what_is_unusual(app: Flask) -> None:
             metered=MeteredUsage(9_500_000_000),
         )  # fmt: skip
     assert app.test_client().put(controls, json={"daily_limit_usd": 500}, headers=mine).status_code == 200
-    fan_out.number_all()
+    feed.number_all()
     page = ada.get(page_of(made)).text
     attention = re.findall(r'<section class="card incidents".*?</section>', page, re.DOTALL)[0]
     for shown in (

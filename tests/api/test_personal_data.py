@@ -20,7 +20,7 @@ from app.audit_log.trail import AuditEntry
 from app.core import clock
 from app.core.pagination import PageRequest
 from app.db.unit_of_work import unit_of_work
-from app.events import fan_out, outbox, targets
+from app.events import feed, outbox, targets
 from app.events.outbox import EventType
 from app.events.targets import Audience, Subscriber
 from app.extensions import db
@@ -211,7 +211,7 @@ def test_what_happens_later_is_not_sent_to_an_erased_address(scene: Scene) -> No
     record(scene)
     erase(scene)
     record(scene)
-    fan_out.number_all()
+    feed.number_all()
     deliver()
     assert scene.mailbox.received == []
     assert targets.list_of(Subscriber(Audience.OWNER, scene.id), PageRequest(10, 0)).total == 0

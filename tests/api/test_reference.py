@@ -25,7 +25,7 @@ from app.core import clock
 from app.core.chains import ChainName
 from app.errors import STATUS
 from app.gateway.providers.table import ProviderTable
-from app.web.openapi_document import reference_texts
+from app.web.openapi import reference_texts
 from app.web.reference import Reference, ReferenceOperation
 from purser import PurserError
 from tests.support.agents import Agent, register

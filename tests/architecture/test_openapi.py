@@ -21,7 +21,7 @@ from app.errors import STATUS
 from app.gateway.providers.table import ProviderTable
 from app.gateway.validation.body import BodyKind
 from app.identity.guards import PAYMENT_SCHEME
-from app.web.openapi_document import texts
+from app.web.openapi import texts
 from tests.support.market import SPEC, offer
 from tests.support.operators import operator
 

@@ -16,7 +16,7 @@ from app.adapters.upstream_http.exchange import HttpUpstream
 from app.core import clock
 from app.core.identifiers import new_id
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.events import deliveries, fan_out, feed, outbox, queues
+from app.events import deliveries, feed, outbox, queues
 from app.events.models import Event, EventQueue, EventTarget
 from app.events.outbox import EventType
 from app.events.targets import Audience, Subscriber
@@ -134,7 +134,7 @@ def test_many_who_assign_positions_create_each_delivery_once(app: Flask, agent: 
 
     def assign(_number: int) -> None:
         with app.app_context():
-            fan_out.number_all()
+            feed.number_all()
 
     with ThreadPoolExecutor(THREADS) as numberers:
         list(numberers.map(assign, range(THREADS)))
@@ -168,7 +168,7 @@ def test_an_event_that_is_added_while_a_turn_ends_is_not_overlooked(app: Flask, 
     def add_slowly() -> None:
         with app.app_context(), unit_of_work() as session:
             earlier = session.scalars(select(Event).order_by(Event.position).limit(1)).all()
-            fan_out.create_deliveries(session, earlier)
+            feed.create_deliveries(session, earlier)
             added.set()
             assert may_commit.wait(20)
 
@@ -193,10 +193,10 @@ def test_an_event_that_is_added_while_a_turn_ends_is_not_overlooked(app: Flask, 
     delivering = threading.Thread(target=turn)
     with receiver(answer) as target, app.app_context():
         record(agent, 1)
-        fan_out.number_all()
+        feed.number_all()
         add_webhook(agent, target.url)
         record(agent, 2)
-        fan_out.number_all()
+        feed.number_all()
         delivering.start()
         assert added.wait(20)
         wait_until(is_over_or_waits)

@@ -45,7 +45,7 @@ from app.ports.facilitator import PaymentSigner, TransferSponsor
 from app.ports.swaps import SwapExchange
 from app.state import Application, Ports
 from app.web.error_responses import ServerHooks
-from app.web.openapi_document import OpenApiDocument
+from app.web.openapi import OpenApiDocument
 from app.wiring import bridges_between
 from tests.support.upstreams import close_idle
 

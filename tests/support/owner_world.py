@@ -23,7 +23,7 @@ from app.db import leases
 from app.db.leases import ProcessKind
 from app.db.unit_of_work import unit_of_work
 from app.errors import ApprovalRequired
-from app.events import fan_out
+from app.events import feed
 from app.idempotency.service import Claim
 from app.ports.chain import Balances, ForeignToken, Terms
 from app.ports.errors import Unreachable
@@ -143,7 +143,7 @@ class World:
     def number_events(self) -> None:
         """Number the events as the worker does: the pages show numbered ones."""
         with self.app.app_context():
-            fan_out.number_all()
+            feed.number_all()
 
     def charge_call(self, made: dict[str, Any], provider: str, nanos: int, at: datetime) -> None:
         """Charge a call to a provider."""

@@ -8,7 +8,7 @@ from typing import Any
 from flask import Flask
 
 from app.audit_log.actors import shell_actor
-from app.events import fan_out, targets
+from app.events import feed, targets
 from app.events.targets import Audience, Subscriber
 from app.extensions import db
 from app.owner import address_book
@@ -70,7 +70,7 @@ def fill(app: Flask, mailbox: Mailbox) -> Scene:
     person(app).claim(other, email=OTHER)
     world.buy(other, max_total_usd=41)
     address_book.set_name(shell_actor(), other["agentId"], "base", "0x" + "cd" * 20, "Analytical")
-    fan_out.number_all()
+    feed.number_all()
     return scene
 
 
@@ -94,4 +94,4 @@ def leave_data(scene: Scene) -> None:
     hook = {"url": "https://hooks.example.com/canary", "types": ["*"]}
     assert world.call(made, "POST", "/v1/webhooks", hook)[0] == 201
     world.buy(made)
-    fan_out.number_all()
+    feed.number_all()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from app.events import fan_out
+from app.events.feed import number_all
 from tests.support.agents import Agent
 from tests.support.loopback_http import Asked, RecordingServer, Reply, serve
 from workers import events
@@ -49,7 +49,7 @@ def receiver(answer: Callable[[Asked], Reply] = lambda _asked: OK) -> Iterator[R
 
 def deliver() -> None:
     """Do what the worker does, and wait for it."""
-    fan_out.number_all()
+    number_all()
     for thread in events.start_threads():
         thread.join(60)
         assert not thread.is_alive()

@@ -14,7 +14,6 @@ from app.core.identifiers import new_id
 from app.credits import accounts
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import Unauthorized
-from app.identity import agents as identity_agents
 from app.identity import api_keys, service
 from app.identity.principal import KeyKind, Principal
 from app.identity.service import KeyMemory
@@ -50,7 +49,7 @@ def _rotate(session: Session, caller: Principal, grace: timedelta) -> None:
 
 def _delete(session: Session, caller: Principal) -> None:
     service.lock_agent(session, caller.account_id)
-    identity_agents.delete_agent(session, caller.account_id)
+    service.delete_agent(session, caller.account_id)
 
 
 def _revoke(session: Session, caller: Principal) -> None:

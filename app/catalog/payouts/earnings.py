@@ -19,7 +19,7 @@ from app.core import clock
 from app.core.movement_kinds import MovementKind
 from app.credits import accounts
 from app.db.tables import sums
-from app.identity import agents
+from app.identity import service as identity
 from app.payments import claimed_payments
 from app.payments.claimed_payments import NANOS_PER_UNIT, PaymentStatus
 from app.state import app_state
@@ -99,7 +99,7 @@ def owed_nanos(session: Session) -> int:
 def owed_to_deleted(session: Session) -> dict[str, int]:
     """Return what is owed for services whose sellers were deleted, by service; some of it may be held."""
     has_earned = exists().where(ServiceTotal.service_id == Service.id, ServiceTotal.revenue_nanos > 0)
-    found = session.scalars(select(Service.id).where(~agents.exists_with(Service.agent_id), has_earned))
+    found = session.scalars(select(Service.id).where(~identity.exists_with(Service.agent_id), has_earned))
     owed = {service_id: read(session, service_id).unpaid_nanos for service_id in found.all()}
     return {service_id: nanos for service_id, nanos in owed.items() if nanos > 0}
 

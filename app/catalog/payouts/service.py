@@ -39,7 +39,7 @@ from app.errors import InvalidInput, NotFound, PayoutFailed, PayoutRefused, Serv
 from app.events import outbox
 from app.events.outbox import EventType
 from app.idempotency.service import Claim
-from app.identity import agents
+from app.identity import service as identity
 from app.payments import claimed_payments, treasury
 from app.payments.claimed_payments import NANOS_PER_UNIT
 from app.payments.treasury import WalletRole
@@ -142,7 +142,7 @@ def write_off(service: Service, *, actor: Actor, claim: Claim) -> Payout:
     Raises: PayoutRefused.
     """
     with unit_of_work() as session:
-        if session.scalar(select(agents.exists_with(service.agent_id))):
+        if session.scalar(select(identity.exists_with(service.agent_id))):
             raise _refused("seller_exists", "The seller of this service exists, so its earnings are paid out.")
         leases.lock(session, f"payouts:{service.id}")
         found = earnings.read(session, service.id)
@@ -212,7 +212,7 @@ def _refund_in_credits(made: Payout, *, actor: Actor, claim: Claim) -> Payout:
             raise _refunded_before()
         claim.bind(session, made.id)
         _take(session, made, PayoutStatus.PAID, actor)
-        if session.scalar(select(agents.exists_with(account_id))):
+        if session.scalar(select(identity.exists_with(account_id))):
             data = {"call_id": made.call_id, "service_id": made.service_id, "amount_usd": usd_string(made.amount_nanos)}
             outbox.record(session, EventType.REFUND_RECEIVED, agent_id=account_id, object_id=made.id, data=data)
     return get(made.id)
@@ -364,7 +364,7 @@ def pay_scheduled() -> None:
 def _earning(minimum_nanos: int) -> Sequence[str]:
     """Return the services that have ever earned the minimum, and may be paid."""
     earned = select(func.sum(ServiceTotal.revenue_nanos)).where(ServiceTotal.service_id == Service.id)
-    is_seller = Service.suspended_at.is_(None), agents.exists_with(Service.agent_id)
+    is_seller = Service.suspended_at.is_(None), identity.exists_with(Service.agent_id)
     with read_only_unit() as session:
         return session.scalars(
             select(Service.id).where(*is_seller, earned.scalar_subquery() >= max(minimum_nanos, NANOS_PER_UNIT))

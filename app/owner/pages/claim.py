@@ -18,7 +18,7 @@ from app.identity import limits
 from app.identity import service as identity
 from app.identity.limits import client_network
 from app.owner.pages import overview
-from app.owner.session import cookies, sessions
+from app.owner.session import auth, sessions
 from app.owner.session.auth import public_pages, render_page, session_token, set_session_cookie, use_session_token
 from app.wallets.core import wallets
 from app.web.fields import Email
@@ -48,7 +48,7 @@ def show_code_form() -> Response:
 def look_up_code() -> Response:
     """Show the agent of a code, without claiming it."""
     code = request.form.get("code", "").strip()
-    if not cookies.is_valid():
+    if not auth.is_form_valid():
         return _render_code_form(code=code, error=_invalid(_EXPIRED, "code"))
     try:
         candidate = _find_code(code)
@@ -67,7 +67,7 @@ def start_again() -> Response:
 def submit_claim() -> Response:
     """Claim the agent, show its keys and sign its owner in; or show an error with its remedy."""
     code, typed = request.form.get("code", "").strip(), request.form.get("email", "")
-    if not cookies.is_valid():
+    if not auth.is_form_valid():
         return _render_again(code, typed, _invalid(_EXPIRED, "email"))
     try:
         claimed = service.claim_agent(
@@ -137,12 +137,12 @@ def _shown(error: ServiceError | None) -> dict[str, Any]:
 
 def _receipt() -> str | None:
     """Return the browser's receipt; one serves all its claims."""
-    found = cookies.get_cookie(_RECEIPT_COOKIE) or ""
+    found = auth.get_cookie(_RECEIPT_COOKIE) or ""
     return found if _RECEIPT.fullmatch(found) else None
 
 
 def _set_receipt_cookie(response: Response, receipt: str) -> None:
-    cookies.set_cookie(response, _RECEIPT_COOKIE, receipt, max_age=int(claims.REPLAY_WINDOW.total_seconds()))
+    auth.set_cookie(response, _RECEIPT_COOKIE, receipt, max_age=int(claims.REPLAY_WINDOW.total_seconds()))
 
 
 def _email(typed: str) -> str | None:

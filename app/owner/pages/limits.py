@@ -19,7 +19,7 @@ from app.core.money import NANOS_PER_USD, usd_string
 from app.core.movement_kinds import MovementKind
 from app.core.pagination import PageRequest
 from app.db.unit_of_work import read_only_unit
-from app.identity.owner_keys import OwnerKeyView
+from app.identity.models import OwnerKey
 from app.owner import address_book
 from app.owner.pages import overview
 from app.owner.passkeys import service as passkeys
@@ -59,7 +59,7 @@ _OWNER_KEY_NEEDED = "Enter your owner key, because this change raises a limit or
 
 
 @session_pages.get(_PATH)
-def show_limits(key: OwnerKeyView, wallet_id: str) -> Response:
+def show_limits(key: OwnerKey, wallet_id: str) -> Response:
     """Show the form with a wallet's limits, or with those of a preset, which are not saved yet."""
     wallet = overview.owned_wallet(key, wallet_id)
     values = _form_values(wallet.spending_controls)
@@ -71,7 +71,7 @@ def show_limits(key: OwnerKeyView, wallet_id: str) -> Response:
 
 
 @session_pages.post(_PATH)
-def save_limits(key: OwnerKeyView, wallet_id: str) -> Response:
+def save_limits(key: OwnerKey, wallet_id: str) -> Response:
     """Save the limits of a wallet, or show first what they change; they apply to the next movement."""
     wallet = overview.owned_wallet(key, wallet_id)
     typed = {name: request.form.get(name, "") for name in (*_DOLLAR_FIELDS, *_ALLOWLIST_FIELDS, *_ASK_FIELDS)}
@@ -80,7 +80,8 @@ def save_limits(key: OwnerKeyView, wallet_id: str) -> Response:
         return _render_form(key, wallet, typed, problems=problems, status=400)
     if request.form.get("step") == "review":
         return _render_form(key, wallet, typed, changes=changes)
-    is_owner, error = passkeys.check_owner(key) if passkeys.is_filled() else (False, "")
+    is_confirmed = request.form.get("passkey") or request.form.get("owner_key", "").strip()
+    is_owner, error = passkeys.check_owner(key) if is_confirmed else (False, "")
     if error:
         return _render_form(key, wallet, typed, changes=changes, key_error=error, status=403)
     try:
@@ -151,7 +152,7 @@ def _form_values(controls: Controls | None) -> dict[str, str]:
 
 
 def _render_form(
-    key: OwnerKeyView, wallet: WalletView, values: Mapping[str, str], *, changes: ControlsChange | None = None,
+    key: OwnerKey, wallet: WalletView, values: Mapping[str, str], *, changes: ControlsChange | None = None,
     problems: Mapping[str, str] | None = None, key_error: str = "", status: int = 200,
 ) -> Response:  # fmt: skip
     """Render the form, and above it what a change means, if there is one."""

@@ -24,7 +24,7 @@ from webauthn.helpers.structs import (
 from werkzeug.datastructures import MultiDict
 
 from app.core.ip_ranges import is_loopback
-from app.owner.session.cookies import serializer
+from app.owner.session.auth import serializer
 from app.state import app_state
 
 SIGN_IN = "sign in"

@@ -38,10 +38,10 @@ from app.extensions import Model
 from app.identity import owner_keys
 from app.identity import service as identity
 from app.identity.limits import client_network
-from app.identity.owner_keys import OwnerKeyView
+from app.identity.models import OwnerKey
 from app.owner.passkeys import challenges
 from app.owner.passkeys.challenges import PasskeyPrompt, RelyingParty
-from app.owner.session import cookies, sessions
+from app.owner.session import auth, sessions
 from app.owner.session.auth import current_session
 
 
@@ -111,7 +111,7 @@ class PasskeyHolder(Protocol):
 class AgentOwner(PasskeyHolder):
     """The owner of an agent, by the owner key."""
 
-    key: OwnerKeyView
+    key: OwnerKey
     subject_kind = "agent"
     sign_in_purpose = challenges.SIGN_IN
     relying_party = staticmethod(challenges.relying_party)
@@ -231,7 +231,7 @@ def sign_in(kind: type[PasskeyHolder], *, previous_token: str | None) -> tuple[s
     """Begin a session with the form's passkey; return its token, and its `subject_id`. Raises: Unauthorized."""
     challenge = challenges.challenge_of(kind.sign_in_purpose, request.form.get("passkey_token", ""))
     with unit_of_work() as session:
-        assertion = request.form.get("passkey", "") if cookies.is_valid() else ""
+        assertion = request.form.get("passkey", "") if auth.is_form_valid() else ""
         found = verify_assertion(session, kind, None, challenge, assertion)
         if found is not None:
             holder, evidence = found
@@ -320,17 +320,17 @@ def is_signed(holder: PasskeyHolder) -> bool:
         return verify_assertion(session, type(holder), holder.key_id, challenge, assertion) is not None
 
 
-def owner_here(key: OwnerKeyView) -> AgentOwner:
+def owner_here(key: OwnerKey) -> AgentOwner:
     """Return the signed-in owner of an agent."""
     return AgentOwner(key.id, key.agent_id, current_session().id, key)
 
 
-def prompt_for(key: OwnerKeyView) -> PasskeyPrompt | None:
+def prompt_for(key: OwnerKey) -> PasskeyPrompt | None:
     """Return the prompt of a form that asks for the owner key; None if the owner has no passkey."""
     return prompt_of(owner_here(key))
 
 
-def check_owner(key: OwnerKeyView) -> tuple[bool, str]:
+def check_owner(key: OwnerKey) -> tuple[bool, str]:
     """Return whether the form contains the agent's owner key or a passkey's signature, and the message if not."""
     owner_key = request.form.get("owner_key", "").strip()
     if request.form.get("passkey"):
@@ -343,8 +343,3 @@ def check_owner(key: OwnerKeyView) -> tuple[bool, str]:
     except RateLimited:
         return False, "Too many wrong keys were entered from your network. Wait before you try again."
     return False, "This is not the owner key of this agent. Nothing was changed."
-
-
-def is_filled() -> bool:
-    """Return whether the form contains anything to confirm it with."""
-    return bool(request.form.get("passkey") or request.form.get("owner_key", "").strip())

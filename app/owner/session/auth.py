@@ -1,26 +1,113 @@
 """The two blueprints of the pages: `public_pages` without authentication, `session_pages` for signed-in owners.
 
 Every response has the same strict headers, every form a token; a refusal is an HTML page with a remedy.
+
+Scripts cannot read the cookies, and other sites cannot send them; over https they have the `__Host-` prefix (RFC
+6265bis). CSRF tokens tie a form to the browser, and for signed-in owners also to the session: a nonce is in a cookie
+and, signed, in the form, and another site can neither read the former nor forge the latter.
 """
 
+import hmac
+import secrets
 from typing import Any
 
 from flask import Blueprint, Response, make_response, redirect, render_template, request, url_for
+from itsdangerous import BadData, URLSafeTimedSerializer
 
 from app.approvals import service as approvals
+from app.core.identifiers import require
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound, RateLimited, ServiceError
 from app.identity import limits
 from app.identity import service as identity
-from app.identity.owner_keys import OwnerKeyView
+from app.identity.models import OwnerKey
 from app.identity.service import AgentSnapshot
-from app.owner.session import cookies, sessions
+from app.owner.session import sessions
 from app.owner.session.sessions import LiveSession
 from app.spending.policy import DEFAULT
 from app.state import app_state
 from app.version import VERSION
 from app.web import error_responses, request_bodies
 from app.web.client_request import current_request
+
+
+def serializer(salt: str) -> URLSafeTimedSerializer:
+    """Return what signs texts for one purpose, its salt, and verifies them."""
+    # The library signs with the last key and accepts all.
+    return URLSafeTimedSerializer([*reversed(app_state().settings.secret_key_list())], salt=salt)
+
+
+def printable(text: str) -> str:
+    """Return what a person typed on one line."""
+    return "".join(each if each.isprintable() else " " for each in text).strip()
+
+
+def get_cookie(name: str) -> str | None:
+    """Return a cookie by its name without the prefix."""
+    return request.cookies.get(_full_name(name))
+
+
+def set_cookie(response: Response, name: str, value: str, *, max_age: int) -> None:
+    """Set a cookie by its name without the prefix."""
+    response.set_cookie(
+        _full_name(name), value, max_age=max_age, path="/", secure=_is_https(), httponly=True, samesite="Strict"
+    )
+
+
+def delete_cookie(response: Response, name: str) -> None:
+    """Delete a cookie by its name without the prefix."""
+    response.delete_cookie(_full_name(name), path="/", secure=_is_https(), httponly=True, samesite="Strict")
+
+
+def _full_name(name: str) -> str:
+    # The prefix requires `Secure`, which not every browser accepts over http, even on loopback.
+    return f"__Host-{name}" if _is_https() else name
+
+
+def _is_https() -> bool:
+    return app_state().settings.public_url.startswith("https://")
+
+
+CSRF_FIELD = "csrf_token"
+_NONCE_COOKIE = "purser_form"
+_NONCE_KEY = "purser.form_nonce"
+_VALID_FOR_SECONDS = 12 * 3600
+_NONCE_BYTES = 24
+
+
+def csrf_token(*, session_id: str = "") -> str:
+    """Return the token of a form; the browser keeps its nonce if it has one."""
+    return serializer("owner-form").dumps([_nonce(), session_id])
+
+
+def set_nonce_cookie(response: Response) -> None:
+    """Set the nonce cookie of the forms in this response, if there are any."""
+    nonce = request.environ.get(_NONCE_KEY)
+    if nonce is not None:
+        set_cookie(response, _NONCE_COOKIE, nonce, max_age=_VALID_FOR_SECONDS)
+
+
+def is_form_valid(*, session_id: str = "") -> bool:
+    """Return whether the submitted form was issued to this browser and session, and recently."""
+    # Browsers send `Sec-Fetch-Site`; for those that do not, the token decides.
+    if request.headers.get("Sec-Fetch-Site", "none") not in {"same-origin", "none"}:
+        return False
+    try:
+        nonce, bound_to = serializer("owner-form").loads(request.form.get(CSRF_FIELD, ""), max_age=_VALID_FOR_SECONDS)
+    except (BadData, ValueError, TypeError):
+        return False
+    pairs = (nonce, get_cookie(_NONCE_COOKIE) or ""), (bound_to, session_id)
+    return all(hmac.compare_digest(str(signed).encode(), known.encode()) for signed, known in pairs)
+
+
+def _nonce() -> str:
+    if _NONCE_KEY not in request.environ:
+        sent = get_cookie(_NONCE_COOKIE) or ""
+        new_nonce = len(sent) < _NONCE_BYTES or not sent.isascii()
+        request.environ[_NONCE_KEY] = secrets.token_urlsafe(_NONCE_BYTES) if new_nonce else sent
+    nonce: str = request.environ[_NONCE_KEY]
+    return nonce
+
 
 public_pages = Blueprint("owner_entrance", __name__)
 session_pages = Blueprint("owner", __name__, url_prefix="/owner")
@@ -55,7 +142,7 @@ _REMEDIES: dict[type[ServiceError], tuple[str, str]] = {
 
 def session_token() -> str | None:
     """Return the session token that the browser sent, valid or not."""
-    return cookies.get_cookie(SESSION_COOKIE)
+    return get_cookie(SESSION_COOKIE)
 
 
 def live_session() -> LiveSession | None:
@@ -73,21 +160,15 @@ def use_session_token(token: str) -> None:
 
 def current_session() -> LiveSession:
     """Return the session of a signed-in owner; only for `session_pages`."""
-    found = live_session()
-    if found is None:
-        raise page_not_found()
-    return found
+    return require(live_session(), page_not_found())
 
 
-def owner_key_of(agent_id: str) -> OwnerKeyView:
+def owner_key_of(agent_id: str) -> OwnerKey:
     """Return the session's key to an agent. Raises: NotFound, including for other owners' agents."""
-    key = current_session().key_for(agent_id)
-    if key is None:
-        raise page_not_found()
-    return key
+    return require(next((key for key in current_session().keys if key.agent_id == agent_id), None), page_not_found())
 
 
-def agent_of(key: OwnerKeyView) -> AgentSnapshot:
+def agent_of(key: OwnerKey) -> AgentSnapshot:
     """Return the agent of an owner key. Raises: NotFound."""
     with read_only_unit() as session:
         return identity.get_agent(session, key.agent_id)
@@ -99,7 +180,7 @@ def allow_form_target(source: str) -> None:
 
 
 def set_session_cookie(response: Response, token: str) -> Response:
-    cookies.set_cookie(response, SESSION_COOKIE, token, max_age=int(sessions.SESSION_LIFETIME.total_seconds()))
+    set_cookie(response, SESSION_COOKIE, token, max_age=int(sessions.SESSION_LIFETIME.total_seconds()))
     return response
 
 
@@ -115,8 +196,8 @@ def render_page(template: str, *, status: int = 200, retry_after_seconds: int | 
         with read_only_unit() as session:
             values["waiting_count"] = approvals.count_awaiting(session, agent.id)
     body = render_template(
-        f"owner/{template}", csrf_field=cookies.FIELD,
-        csrf_token=cookies.csrf_token(session_id=signed_in.id if signed_in else ""), open_token=cookies.csrf_token(),
+        f"owner/{template}", csrf_field=CSRF_FIELD,
+        csrf_token=csrf_token(session_id=signed_in.id if signed_in else ""), open_token=csrf_token(),
         signed_in=signed_in, settings=app_state().settings, default_limits=DEFAULT, version=VERSION, **values,
     )  # fmt: skip
     response = make_response(body, status)
@@ -140,7 +221,7 @@ def _require_session() -> Response | None:
         return see_other(url_for("owner_entrance.sign_in_form", next=back))
     limits.count_authenticated_request(found.keys[0].id)
     limit_form(_MAX_OWNER_FORM_BYTES)
-    if request.method == "POST" and not cookies.is_valid(session_id=found.id):
+    if request.method == "POST" and not is_form_valid(session_id=found.id):
         return render_page(
             "error.html", status=403, title="This form has expired",
             message="It was opened in another session or browser, or more than twelve hours ago.",
@@ -154,7 +235,7 @@ def _require_session() -> Response | None:
 @public_pages.after_request
 @session_pages.after_request
 def set_security_headers(response: Response) -> Response:
-    cookies.set_nonce_cookie(response)
+    set_nonce_cookie(response)
     response.headers.update(_HEADERS)
     policy = _CONTENT_SECURITY_POLICY.format(targets=request.environ.get(_FORM_TARGETS, ""))
     response.headers["Content-Security-Policy"] = policy

@@ -32,7 +32,7 @@ from app.events.targets import Audience, Subscriber
 from app.extensions import Model
 from app.identity import grants, owner_keys
 from app.identity import service as identity
-from app.identity.owner_keys import OwnerKeyView
+from app.identity.models import OwnerKey
 from app.state import app_state
 
 
@@ -73,10 +73,7 @@ class LiveSession:
 
     id: str
     expires_at: datetime
-    keys: tuple[OwnerKeyView, ...]
-
-    def key_for(self, agent_id: str) -> OwnerKeyView | None:
-        return next((key for key in self.keys if key.agent_id == agent_id), None)
+    keys: tuple[OwnerKey, ...]
 
 
 def find_session(token: str | None) -> LiveSession | None:
@@ -99,7 +96,7 @@ def find_session(token: str | None) -> LiveSession | None:
 
 def enter_key(
     owner_key: str, *, network: str, current: LiveSession | None = None, previous_token: str | None = None
-) -> tuple[str, OwnerKeyView]:
+) -> tuple[str, OwnerKey]:
     """Add an agent to the current session with its owner key, or begin a session that ends the browser's previous one.
 
     Returns the new token of the session, and the key.
@@ -107,7 +104,7 @@ def enter_key(
     Raises: Unauthorized, RateLimited, LimitReached.
     """
 
-    def enter(session: Session, key: OwnerKeyView) -> tuple[str, OwnerKeyView]:
+    def enter(session: Session, key: OwnerKey) -> tuple[str, OwnerKey]:
         claims.erase_response_of(session, key.agent_id)
         if current is None:
             token = begin_session(session, key, previous_token=previous_token)
@@ -119,17 +116,17 @@ def enter_key(
     return _try_secret(network, partial(owner_keys.find, key_text=owner_key), enter)
 
 
-def begin_session(session: Session, key: OwnerKeyView, *, previous_token: str | None) -> str:
+def begin_session(session: Session, key: OwnerKey, *, previous_token: str | None) -> str:
     """Begin a session of an authenticated owner and return its token; the previous session ends."""
     claims.erase_response_of(session, key.agent_id)
-    _end(session, previous_token)
+    end_by_token(session, previous_token)
     return _create_session(session, key.id)
 
 
 def use_code(code: str, key: str | None, *, network: str) -> tuple[str, str, list[str]]:
     """Make the holder of a code the owner if a new key is given; return agent, kind, and removed email addresses."""
 
-    def use(session: Session, found: tuple[OwnerCode, OwnerKeyView]) -> tuple[str, str, list[str]]:
+    def use(session: Session, found: tuple[OwnerCode, OwnerKey]) -> tuple[str, str, list[str]]:
         used, old = found
         if key is None:
             return old.agent_id, used.kind, []
@@ -169,9 +166,7 @@ def open_claimed_agent(owner_key: str, *, current: str | None) -> tuple[str, lis
     """Add the agent to the browser's live session, or to a new one; return the token, and the first recovery codes."""
     found = find_session(current)
     with unit_of_work() as session:
-        key = owner_keys.find(session, owner_key)
-        if key is None:
-            raise Unauthorized("This key is not valid.")
+        key = identifiers.require(owner_keys.find(session, owner_key), Unauthorized("This key is not valid."))
         # The result of a claim must always be shown, so a full session is replaced by a new one.
         is_full = found is not None and len(found.keys) >= MAX_AGENTS
         token = _create_session(session, key.id) if found is None or is_full else _add_key(session, found.id, key.id)
@@ -179,7 +174,7 @@ def open_claimed_agent(owner_key: str, *, current: str | None) -> tuple[str, lis
     return token, codes
 
 
-def verify_owner_key(typed_key: str, key: OwnerKeyView, *, network: str) -> bool:
+def verify_owner_key(typed_key: str, key: OwnerKey, *, network: str) -> bool:
     """Return whether an owner key entered again is the agent's own; a wrong one is counted. Raises: RateLimited."""
     try:
         find = partial(owner_keys.find, key_text=typed_key, agent_id=key.agent_id)
@@ -188,16 +183,16 @@ def verify_owner_key(typed_key: str, key: OwnerKeyView, *, network: str) -> bool
         return False
 
 
-def acting_owner(key: OwnerKeyView) -> Actor:
+def acting_owner(key: OwnerKey) -> Actor:
     """Return the owner as the actor of a change. From the first change on, the claim's result is not repeated."""
     with unit_of_work() as session:
         claims.erase_response_of(session, key.agent_id)
     return owner_actor(key.id)
 
 
-def end_session(token: str | None) -> None:
+def end_session(token: str | None, kind: Any = OwnerSession) -> None:
     with unit_of_work() as session:
-        _end(session, token)
+        end_by_token(session, token, kind)
 
 
 def end_other_sessions(current: LiveSession) -> None:
@@ -221,7 +216,7 @@ def list_sessions(current: LiveSession) -> Sequence[Row[str, datetime, datetime]
         return session.execute(found.order_by(OwnerSession.started_at.desc())).all()
 
 
-def replace_owner_key(actor: Actor, current: LiveSession, old: OwnerKeyView) -> tuple[str, str]:
+def replace_owner_key(actor: Actor, current: LiveSession, old: OwnerKey) -> tuple[str, str]:
     """Replace an agent's owner key; return the new one and the session's new token.
 
     The previous key becomes invalid in all other sessions, and for repeating the claim.
@@ -274,9 +269,10 @@ def _add_key(session: Session, session_id: str, key_id: str) -> str:
     return token
 
 
-def _end(session: Session, token: str | None) -> None:
+def end_by_token(session: Session, token: str | None, kind: Any = OwnerSession) -> None:
+    """End the session of an owner, or of another kind, that has a token."""
     if token is not None:
-        session.execute(delete(OwnerSession).where(OwnerSession.digest == identifiers.digest(token)))
+        session.execute(delete(kind).where(kind.digest == identifiers.digest(token)))
 
 
 def _related_session_ids(current: LiveSession) -> Select[str]:

@@ -15,7 +15,7 @@ from app.identity import service as identity
 from app.identity.limits import client_network
 from app.owner import notices
 from app.owner.passkeys import challenges
-from app.owner.session import auth, cookies, sessions
+from app.owner.session import auth, sessions
 
 # Only paths of these pages: a crafted link must not redirect a signed-in owner elsewhere.
 _RETURN_PATH = re.compile(
@@ -40,7 +40,7 @@ def sign_in_form() -> Response:
 def sign_in() -> Response:
     """Begin a session with a new token."""
     return_path = safe_return_path(request.form.get("next"))
-    if not cookies.is_valid():
+    if not auth.is_form_valid():
         next_step = "You were not signed in. Submit the form again, with cookies enabled for this site."
         error = ("This form has expired or was opened in another browser.", next_step)
         return render_sign_in(return_path, status=400, error=error)
@@ -69,7 +69,7 @@ def look_up_owner_code() -> Response:
         return _render_refusal("recover.html", failure)
     with read_only_unit() as session:
         named, new_key = identity.get_agent(session, agent_id), identifiers.new_key(owner_keys.PREFIX)
-    token = cookies.serializer(f"owner-code {code}").dumps(new_key)
+    token = auth.serializer(f"owner-code {code}").dumps(new_key)
     return auth.render_page("recover_use.html", kind=kind, named=named, code=code, new_key=new_key, token=token)
 
 
@@ -79,8 +79,8 @@ def use_owner_code() -> Response:
     code, token = request.form.get("code", ""), request.form.get("token", "")
     key = None
     with suppress(BadData):
-        key = cookies.serializer(f"owner-code {code}").loads(token, max_age=3600)
-    if key is None or not cookies.is_valid():
+        key = auth.serializer(f"owner-code {code}").loads(token, max_age=3600)
+    if key is None or not auth.is_form_valid():
         raise InvalidInput("This form has expired or was opened in another browser. Enter the code again.")
     try:
         agent_id, kind, farewells = sessions.use_code(code, key, network=client_network(request.remote_addr))
@@ -127,7 +127,7 @@ def sign_out() -> Response:
     """End this session, including for a copy of its cookie."""
     sessions.end_session(auth.session_token())
     response = auth.see_other(url_for("owner_entrance.sign_in_form", done="signed-out"))
-    cookies.delete_cookie(response, auth.SESSION_COOKIE)
+    auth.delete_cookie(response, auth.SESSION_COOKIE)
     return response
 
 

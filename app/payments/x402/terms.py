@@ -227,7 +227,8 @@ def _body_members(price: PaymentPrice, chain: ChainName, options: list[Facilitat
 def _headers(price: PaymentPrice, chain: ChainName, options: list[Facilitator], *, error: str) -> dict[str, str]:
     # Metered ones last: clients take the first that they can pay, and those need an allowance.
     accepts = [_payment_requirements(price.units, each) for each in options]
-    accepts += [_metered_requirements(price.units, each) for each in options if _is_metered(price, each)]
+    is_metered = price.is_metered and price.nanos <= nanos_from_usd(app_state().settings.x402_upto_usd_per_payer)
+    accepts += [_metered_requirements(price.units, each) for each in options if is_metered and each.metered is not None]
     resource = {"url": price.resource, "description": price.description, "mimeType": _MIME_TYPE}
     required_v2: dict[str, Any] = {"x402Version": 2, "error": error, "resource": resource, "accepts": accepts}
     if extensions := discovery_extension(price.method) | _offers(price.resource, accepts) if options else {}:
@@ -257,11 +258,6 @@ def _metered_requirements(units: int, facilitator: Facilitator) -> dict[str, Any
     terms, settler = _payment_requirements(units, facilitator), treasury.settler(facilitator.name)
     extra = dict(facilitator.metered.extra_terms(settler)) if facilitator.metered else {}
     return {**terms, "scheme": _METERED_SCHEME, "maxTimeoutSeconds": _METERED_TIMEOUT_SECONDS, "extra": extra}
-
-
-def _is_metered(price: PaymentPrice, facilitator: Facilitator) -> bool:
-    is_allowed = price.nanos <= nanos_from_usd(app_state().settings.x402_upto_usd_per_payer)
-    return price.is_metered and is_allowed and facilitator.metered is not None
 
 
 def _payment_requirements_v1(price: PaymentPrice, facilitator: Facilitator) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from app.audit_log.trail import AuditAction, AuditEvent
 from app.core import identifiers
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound, Overloaded, ServiceError
-from app.identity import agents
 from app.identity import service as identity
 from app.platform.agents import service
 from app.spending import accounts as spending_accounts
@@ -88,7 +87,7 @@ def set_wallet_controls(actor: Actor, wallet: WalletView, changes: ControlsChang
 def set_all_agents_controls(actor: Actor, changes: ControlsChange, *, after: str | None) -> FleetControlsResult:
     """Change the controls of agents in the order of their ids, at most `MAX_AGENTS` in a call."""
     with read_only_unit() as session:
-        ids = agents.list_ids_after(session, after, limit=MAX_AGENTS)
+        ids = identity.list_ids_after(session, after, limit=MAX_AGENTS)
     result = set_agents_controls(actor, ids, changes)
     result.next_after = ids[-1] if len(ids) == MAX_AGENTS else None
     return result
@@ -129,7 +128,7 @@ def set_agents_controls(actor: Actor, agent_ids: Sequence[str], changes: Control
 def _change_together(actor: Actor, ids: Sequence[str], changes: ControlsChange, result: FleetControlsResult) -> None:
     by_agent: dict[str, list[ControlsReplacement]] = defaultdict(list)
     with unit_of_work() as session:
-        existing_agents = agents.lock_agents(session, ids)
+        existing_agents = identity.lock_agents(session, ids)
         # The agents are locked, so that no wallet is created concurrently.
         wallet_ids = spending_accounts.lock_accounts_of(session, existing_agents)
         for each in spending_controls.replace_controls(session, wallet_ids, changes):

@@ -25,7 +25,7 @@ from app.credits import accounts as credit_accounts
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import WalletFrozen
 from app.idempotency.service import Claim
-from app.identity import agents, api_keys
+from app.identity import api_keys
 from app.identity import service as identity
 from app.identity.principal import KeyKind
 from app.identity.service import AgentSnapshot
@@ -113,7 +113,7 @@ def list_agents(actor: Actor, page: PageRequest, *, search: str, frozen: bool | 
     """
     with read_only_unit() as session:
         named = {*wallets.agents_with(session, search), *([search] if identifiers.parse_id(search) else [])}
-        found = agents.list_agents(session, page, search=search, or_ids=named, frozen=frozen)
+        found = identity.list_agents(session, page, search=search, or_ids=named, frozen=frozen)
         ids = [agent.id for agent in found.items]
         views = _agent_views(session, found.items, wallets.first_wallets(session, ids))
     trail.record_alone(
@@ -157,7 +157,7 @@ def update(actor: Actor, agent_id: str, changes: Mapping[str, Any]) -> AgentSnap
     """Change an agent's name, its owner's email or its rate of requests, and return it. Raises: NotFound."""
     with unit_of_work() as session:
         before = identity.lock_agent(session, parse_agent_id(agent_id))
-        agents.update_agent(session, before.id, **changes)
+        identity.update_agent(session, before.id, **changes)
         old = {name: getattr(before, name) for name in changes}
         trail.record(session, actor, AuditEvent(AuditAction.AGENT_CHANGED, before.id, before=old, after=changes))
         return identity.get_agent(session, before.id)
@@ -178,7 +178,7 @@ def delete(actor: Actor, agent_id: str) -> str:
         retired = services.retire_all(session, before.id)
         claims.revoke(session, before.id)
         personal_data.erase_rows(session, before.id, personal_data.WITH_AGENT)
-        agents.delete_agent(session, before.id)
+        identity.delete_agent(session, before.id)
         previous_values = {
             "name": before.name,
             # Only whether there were addresses: the trail is never pruned.

@@ -20,7 +20,6 @@ from app.errors import LimitReached, NotFound, ServiceError, TransactionInProgre
 from app.events import outbox
 from app.events.outbox import EventType
 from app.idempotency.service import Claim
-from app.identity import agents
 from app.identity import service as identity
 from app.identity.service import AgentSnapshot
 from app.ports.vault import NewWallet
@@ -243,7 +242,7 @@ def set_frozen(session: Session, agent_id: str, *, frozen: bool) -> AgentSnapsho
 
     Raises: NotFound.
     """
-    before = agents.set_frozen(session, agent_id, frozen=frozen)
+    before = identity.set_frozen(session, agent_id, frozen=frozen)
     spending_accounts.set_frozen(session, agent_id, frozen=frozen)
     if before.is_frozen is not frozen:
         outbox.record(
