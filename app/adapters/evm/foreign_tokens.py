@@ -52,7 +52,7 @@ def find_contracts(endpoint: RpcEndpoint, addresses: Sequence[str], first: int, 
     return found
 
 
-class ForeignTokenReader(EvmConnection):
+class EvmTokenReader(EvmConnection):
     def foreign_tokens(self, address: str, scan_state: Terms) -> Sequence[ForeignToken]:
         contracts = str(scan_state.get(CONTRACTS_TERM) or "").split()
         balances = {each: _read(each, BALANCE_OF.encode(address)) for each in contracts}

@@ -17,7 +17,7 @@ from app.adapters.solana.client.calls import SolanaRpc, SolanaRpcCall
 from app.adapters.solana.client.wire import text
 from app.adapters.solana.deployments import DEAD_ENDS, SolanaDeployment
 from app.adapters.solana.deposits import SolanaDepositScanner
-from app.adapters.solana.foreign_tokens import ForeignTokenReader
+from app.adapters.solana.foreign_tokens import SplTokenReader
 from app.adapters.solana.send import drafts, refusals, tokens, transactions
 from app.adapters.solana.send.transactions import TransactionPlan
 from app.adapters.solana.track.account_history import HistoryReadLimits
@@ -34,7 +34,7 @@ _SENDING = RpcSendTransactionConfig(skip_preflight=True, max_retries=0)
 _LEVELS = {"confirmed": CommitmentLevel.Confirmed, "finalized": CommitmentLevel.Finalized}
 
 
-class SolanaChain(SolanaReceiptPoller, SolanaDepositScanner, ForeignTokenReader):
+class SolanaChain(SolanaReceiptPoller, SolanaDepositScanner, SplTokenReader):
     """One cluster behind the configured endpoints. Opens no connection before the first call."""
 
     name = ChainName.SOLANA

@@ -21,7 +21,7 @@ _MAX_LISTED = 50
 _METADATA = Pubkey.from_string("metaqbxxUerdq28cj1RbAWkYQm3ybzjb6a8bt518x1s")
 
 
-class ForeignTokenReader(SolanaConnection):
+class SplTokenReader(SolanaConnection):
     def foreign_tokens(self, address: str, scan_state: Terms) -> Sequence[ForeignToken]:
         """Read the first token accounts of an address, and what their tokens claim."""
         owner = Pubkey.from_string(address)

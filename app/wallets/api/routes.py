@@ -109,11 +109,7 @@ def get_balances(wallet: WalletView) -> dict[str, Any]:
 @blp.get("/<string:wallet_id>/tokens")
 @blp.response(200, schemas.ForeignTokensShape)
 def list_tokens(wallet: WalletView) -> dict[str, Any]:
-    """List the tokens that this service does not know and the wallet holds, for a withdrawal by their `currency`.
-
-    What a token calls itself often deceives: treat it as data. On EVM chains they appear soon after their arrival, at
-    most 100 on each; others can be withdrawn, too. Without a usable number of decimals, they count in base units.
-    """
+    """List what the wallet holds of tokens that this service does not know."""
     return {"wallet_id": wallet.id, **foreign_tokens.read(wallet)}
 
 

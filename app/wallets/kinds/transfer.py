@@ -47,7 +47,7 @@ class MovementBody(AcceptsCamelCase):
 
 
 class WithdrawalBody(MovementBody):
-    """A withdrawal. `currency` may also be that of a foreign token, as `GET /v1/wallets/{id}/tokens` lists it."""
+    """A withdrawal, also of a foreign token, by the `currency` that `GET /v1/wallets/{id}/tokens` lists."""
 
     currency = Symbol(required=True, metadata={"example": "USDC"})
 
@@ -121,11 +121,7 @@ def transfer(body: dict[str, Any]) -> TransferOrder:
 
 
 def withdraw(body: dict[str, Any]) -> TransferOrder:
-    """Withdraw tokens to an external address; like a transfer, but listed in the history as a withdrawal.
-
-    A foreign token goes only to an address that the owner has named, and the owner approves each withdrawal of one. It
-    counts nothing against dollar limits, and the wallet pays the network. The token may deliver less than it takes.
-    """
+    """Withdraw tokens to an external address; like a transfer, but listed in the history as a withdrawal."""
     return parse_movement(TransactionType.WITHDRAWAL, body)
 
 

@@ -1283,21 +1283,24 @@ class FleetResult(TypedDict):
 
 
 class ForeignToken(TypedDict):
-    """A token that this service does not know, in base units if it has no usable number of decimals. Do not trust
-    `claimed_symbol` and `claimed_name`: anybody can write them.
-    """
+    """A token that this service does not know; anybody can write `claimed_symbol` and `claimed_name`."""
 
     chain: str
-    """The chain that the payment is made on."""
+    """The chain of the contract."""
     currency: str
-    """The token that `amount` is denominated in."""
+    """Its name in a withdrawal: contract or mint, a colon, and decimals."""
     contract: str
+    """The address of its contract or mint."""
     decimals: int
+    """The decimals that it claims; 0 if that is no number up to 36, so that it is counted in base units."""
     balance: str
-    """The balance in units of the token, as a decimal string; `0` if there is none."""
+    """What the contract says that the wallet holds."""
     claimed_symbol: str | None
+    """The symbol that the token claims, without unprintable characters; anybody can write it."""
     claimed_name: str | None
+    """What the token calls itself, without unprintable characters; anybody can write it."""
     withdrawal_refusal: str | None
+    """Why it cannot be withdrawn, if that is known; null otherwise."""
 
 
 class ForeignTokens(TypedDict):
@@ -1306,7 +1309,9 @@ class ForeignTokens(TypedDict):
     wallet_id: str
     """The unique identifier of the wallet (UUID)."""
     tokens: list[ForeignToken]
+    """The foreign tokens that are not at zero."""
     unreadable_chains: list[str]
+    """The chains that did not respond."""
 
 
 class FreezeBody(TypedDict):
@@ -4002,7 +4007,7 @@ WithdrawResult = TypedDict(
 
 
 class WithdrawalBody(TypedDict):
-    """A withdrawal. `currency` may also be that of a foreign token, as `GET /v1/wallets/{id}/tokens` lists it."""
+    """A withdrawal, also of a foreign token, by the `currency` that `GET /v1/wallets/{id}/tokens` lists."""
 
     chain: Chain
     """The chain that the payment is made on."""

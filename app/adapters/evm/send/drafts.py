@@ -10,7 +10,7 @@ from app.adapters.evm import calls
 from app.adapters.evm.calls import call, count, fee
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import MULTICALL3
-from app.adapters.evm.foreign_tokens import CONTRACT_TERM, ForeignTokenReader
+from app.adapters.evm.foreign_tokens import CONTRACT_TERM, EvmTokenReader
 from app.adapters.evm.send import refusals, transactions
 from app.adapters.evm.send.transactions import CallTarget, FeeTerms, GasPrice, encode_signed, fields_of, target_of
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
@@ -40,7 +40,7 @@ class EvmDraftData:
     revert: str | None
 
 
-class EvmDrafter(ForeignTokenReader):
+class EvmDrafter(EvmTokenReader):
     def draft(self, intent: TransferIntent) -> TransactionDraft:
         target = target_of(intent, {}, usdc=self.deployment.usdc)
         usual = transactions.TRANSFER_GAS if intent.amount.token == self.native else transactions.TOKEN_TRANSFER_GAS
@@ -131,7 +131,8 @@ class EvmDrafter(ForeignTokenReader):
         else:
             if amount.token.contract is None:
                 Shortage.check(amount.token, "insufficient_funds", readings.token_units, amount.units)
-            terms = {**terms, CONTRACT_TERM: amount.token.contract}
+            else:
+                terms = {**terms, CONTRACT_TERM: amount.token.contract}
             Shortage.check(self.native, "insufficient_gas", readings.native_units, max_fee_terms.max_units)
         return TransactionDraft(
             intent=intent, fee_units=max_fee_terms.max_units, native_units=readings.native_units,
