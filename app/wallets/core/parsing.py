@@ -64,15 +64,17 @@ def parse_chain(
     return None
 
 
-def parse_withdrawn(chain: ChainName | None, symbol: str, problems: dict[str, list[str]]) -> Token | None:
+def parse_withdrawn(
+    chain: ChainName | None, symbol: str, problems: dict[str, list[str]], *, field: str
+) -> Token | None:
     """Parse the currency of a withdrawal, which may be a foreign token."""
     contract, colon, decimals = symbol.partition(":")
     if chain is None or not colon:
-        return parse_token(chain, symbol, problems, field="currency")
+        return parse_token(chain, symbol, problems, field=field)
     with suppress(chains.AddressError):
         if decimals in map(str, range(chains.MAX_DECIMALS + 1)):
             return chains.token_named(f"{chains.address_for_chain(contract, chain)}:{decimals}")
-    problems["currency"] = ["must be the contract or mint of a token, a colon, and its decimals"]
+    problems[field] = ["must be the contract or mint of a token, a colon, and its decimals"]
     return None
 
 

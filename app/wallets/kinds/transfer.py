@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from marshmallow import fields
@@ -83,12 +82,8 @@ def parse_movement(type_: TransactionType, body: Mapping[str, Any]) -> TransferO
     problems: dict[str, list[str]] = {}
     name, gas = parsing.parse_chain(body["chain"], problems), body.get("gas", GasSource.AUTO)
     takes_all = body["amount"] == _ALL
-    parse = (
-        parsing.parse_withdrawn
-        if type_ is TransactionType.WITHDRAWAL
-        else partial(parsing.parse_token, field="currency")
-    )
-    token = parse(name, body["currency"], problems)
+    parse = parsing.parse_withdrawn if type_ is TransactionType.WITHDRAWAL else parsing.parse_token
+    token = parse(name, body["currency"], problems, field="currency")
     if takes_all:
         parsed = None if token is None else TokenAmount(0, token)
     else:
