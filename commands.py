@@ -17,12 +17,10 @@ _MIGRATIONS = "db"
 _COMMANDS = {
     _MIGRATIONS: "Perform database migrations.",
     "doctor": "Check settings, database, Redis, workers, chains, contracts, prices and proxies, and print fixes.",
+    "platform": "Call an OPERATION of /v1/platform as an admin and print its response; without one, list their names.",
     "restored": "Reconcile a restored database with the chains; run it before any process of the service starts.",
 }
 _GROUPS = {
-    "agents": ("What an operator sets for one agent.", {
-        "rate": "Permit an agent RPM requests per minute, for all its keys together; 0 returns to RATE_LIMIT_PER_KEY.",
-    }),
     "audit": ("The audit log of administrative acts.", {
         "verify": "Verify that no entry of the trail was changed or removed; fails with a list of problems.",
     }),
@@ -40,8 +38,6 @@ _GROUPS = {
     }),
     "master-keys": ("Master keys for the administration of the platform.", {
         "create": "Create a master key and print it: the only output that shows it.",
-        "list": "",
-        "revoke": "Revoke a master key by its id, immediately; not the last active one.",
     }),
     "openapi": ("OpenAPI commands.", {
         "list-config-prefixes": "List available API config prefixes.",
@@ -49,7 +45,6 @@ _GROUPS = {
         "write": "Write OpenAPI JSON document to a file.",
     }),
     "owner-keys": ("Keys of the owners of agents.", {
-        "recover": "Begin a recovery for an owner who has lost everything; after the waiting time, print its code.",
         "replace": "Replace a stolen owner key at once and print the new one.",
     }),
     "personal-data": ("Personal data of the owners of agents.", {
@@ -70,7 +65,7 @@ _GROUPS = {
         "list": "List deleted wallets with kept keys, and the earliest time of their deletion.",
     }),
     "treasury": ("The recipients of payments, and the settlement key.", {
-        "show": "Show the recipients, the settlement key's addresses and their balances.",
+        "show": "Show the recipients, the settlement key's addresses, balances, and the budget of failed payments.",
         "withdraw": "Transfer from one of the service's wallets, which also pays the network fee.",
     }),
 }  # fmt: skip

@@ -10,6 +10,7 @@ import ctypes
 import gc
 import os
 import resource
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,8 @@ forwarder_headers = ""
 # sendfile(2) waits for a slow client without a timeout.
 sendfile = False
 forwarded_allow_ips = os.environ.get("FORWARDED_ALLOW_IPS") or "127.0.0.1"
-# The service writes its own log line for each request, without secrets.
+# Its own lines as JSON, like those of the service, which writes one for each request, without secrets.
+logger_class = "server.logger.Logger"
 accesslog = None
 
 
@@ -129,4 +131,4 @@ def post_fork(_server: object, worker: Any) -> None:
 
     with app.app_context():
         db.engine.dispose(close=False)
-        counters.start(app_state().ports.counters)
+        counters.start(app_state().ports.counters, partial(app.server_hooks.measure, db.engine))

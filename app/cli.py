@@ -29,7 +29,7 @@ def register(app: Flask) -> None:
     groups = (
         keys, documents, purchases, gateway.group, payments.group, *platform.groups, bridges,
     )  # fmt: skip
-    for command in (*groups, doctor, platform.restored, MigrationCommands(app)):
+    for command in (*groups, doctor, platform.platform, platform.restored, MigrationCommands(app)):
         app.cli.add_command(command)
 
 

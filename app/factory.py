@@ -64,6 +64,7 @@ from app.payments import settlement_risks, topups
 from app.payments.settlement_capacity import SettlementCapacityCache
 from app.payments.treasury import ServiceWallets
 from app.platform import routes as platform
+from app.platform.lookups import routes as lookups
 from app.platform.shared_budgets import routes as shared_budgets
 from app.receipts import routes as receipts
 from app.shopping import routes as shopping
@@ -92,9 +93,10 @@ ROOT = Path(__file__).resolve().parent.parent
 _RECURSION_LIMIT = 1000
 # Some add views to another module's blueprint.
 _MODULES_WITH_ROUTES = (
-    agents, device, wallets, buying, approvals, events, usage, payments, platform, shared_budgets, trading, gateway,
-    catalog, services, payouts, proxy, discovery, receipts, shopping, status, auth, sign_in, activity, addresses, agent,
-    owner_approvals, claim, limits, notices, passkeys, wallet_keys, pages, metrics, mcp, oauth, oauth_pages, console,
+    agents, device, wallets, buying, approvals, events, usage, payments, platform, lookups, shared_budgets, trading,
+    gateway, catalog, services, payouts, proxy, discovery, receipts, shopping, status, auth, sign_in, activity,
+    addresses, agent, owner_approvals, claim, limits, notices, passkeys, wallet_keys, pages, metrics, mcp, oauth,
+    oauth_pages, console,
 )  # fmt: skip
 
 

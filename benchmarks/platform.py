@@ -1,13 +1,17 @@
-"""Administration calls with 100 000 agents: first and last pages, and one change for 10 000 agents."""
+"""Administration with 100 000 agents: first and last pages of the API and the console, a change for 10 000 agents."""
 
 import contextlib
 import json
+import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any
 
+import requests
+
+from app import authenticated
 from app.audit_log import actors
 from app.config import Settings
 from app.core.identifiers import new_id
@@ -26,6 +30,7 @@ _FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 _MAX_PAGE_MS = 500.0
 _MAX_RATIO = 2.0
 _MAX_FLEET_SECONDS = 30.0
+_MAX_CONSOLE_MS = 300.0
 _AGENTS = "COPY agents (id, name, email, created_at) FROM STDIN"
 _KEYS = "COPY api_keys (id, kind, agent_id, account_id, digest, sealed, created_at) FROM STDIN"
 _OTHER_INSERTS = (
@@ -34,8 +39,9 @@ _OTHER_INSERTS = (
     """INSERT INTO wallets (id, agent_id, name, evm_address, solana_address, transaction_count, created_at)
        SELECT gen_random_uuid(), id, 'wallet-1', '0x' || substr(md5(id::text) || md5(id::text), 1, 40),
               substr(md5(id::text) || md5(id::text), 1, 44), 0, created_at FROM agents""",
-    """INSERT INTO spending_accounts (wallet_id, agent_id, lock_version, counted_on, day_nanos, week_nanos, month_nanos)
-       SELECT id, agent_id, 0, current_date, 0, 0, 0 FROM wallets""",
+    """INSERT INTO spending_accounts (wallet_id, agent_id, lock_version, counted_on, day_nanos, week_nanos, month_nanos,
+              controls_version)
+       SELECT id, agent_id, 0, current_date, 0, 0, 0, 1 FROM wallets""",
     """INSERT INTO spending_controls (wallet_id, daily_limit_nanos, weekly_limit_nanos, monthly_limit_nanos,
               per_tx_limit_nanos, allowed_addresses, allowed_domains, locked, updated_at)
        SELECT id, 100000000000, 500000000000, 1000000000000, 50000000000, '[]', '[]', false, created_at FROM wallets""",
@@ -52,10 +58,13 @@ def measure(infrastructure: Infrastructure, *, agents: int, rounds: int) -> list
             actors.shell_actor(), name="bench", owner_email=None, claim=Claim.none()
         ).key
         _populate(infrastructure, agents)
+        # They were not written by the service.
+        authenticated.restamp_all(accepts_changed=True)
         db.engine.dispose()
     thresholds.print_heading(f"Administration of {agents:,} agents")
     with stack.running_service(infrastructure, environment) as service:
         promises = _pages(service, master_key, agents=agents, rounds=rounds)
+        promises += _console(service, master_key, agents=agents, rounds=rounds)
         return [*promises, *_fleet(service, master_key, size=min(_FLEET, agents))]
 
 
@@ -95,6 +104,33 @@ def _pages(service: Service, master_key: str, *, agents: int, rounds: int) -> li
     return [
         thresholds.at_most("the last page of 200 agents", far, _MAX_PAGE_MS, "ms"),
         thresholds.at_most("the last / the first page", far / medians["the first page", 200], _MAX_RATIO, "times"),
+    ]
+
+
+def _console(service: Service, master_key: str, *, agents: int, rounds: int) -> list[Threshold]:
+    """Time pages of the console, for a person who has signed in."""
+    place = f"http://127.0.0.1:{service.port}/admin"
+    one = _call(service, master_key, "GET", "/agents?limit=1")["agents"][0]["id"]
+    pages = {
+        "overview": "", "agents": "/agents", "the last agents": f"/agents?offset={agents - 50}",
+        "agents by name": "/agents?search=agent+19", "frozen agents": "/agents?frozen=true",
+        "one agent": f"/agents/{one}",
+    }  # fmt: skip
+    times: dict[str, list[float]] = {name: [] for name in pages}
+    with requests.Session() as browser:
+        form = browser.get(f"{place}/sign-in", timeout=60).text
+        [token] = set(re.findall(r'name="csrf_token" value="([^"]+)"', form))
+        browser.post(f"{place}/sign-in", {"csrf_token": token, "master_key": master_key}, timeout=60).raise_for_status()
+        for number in range(rounds + 1):
+            for name, path in pages.items():
+                with _timed() as clock:
+                    answer = browser.get(place + path, allow_redirects=False, timeout=60)
+                assert answer.status_code == HTTPStatus.OK, (name, answer.status_code)
+                if number:  # the first round warms caches up
+                    times[name].append(clock[0])
+    return [
+        thresholds.at_most(f"the console's page: {name}", thresholds.median(spent), _MAX_CONSOLE_MS, "ms")
+        for name, spent in times.items()
     ]
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
+from fractions import Fraction
 
 ANONYMOUS = ""
 """The one account of all requests without a key, which cannot be distinguished."""
@@ -73,6 +74,11 @@ class ResourcePool:
     def capacity(self, use: ResourceUse) -> int:
         """Return how much one use may have while there is no other."""
         return self._shared + self._reserved[use]
+
+    @property
+    def used(self) -> Fraction:
+        """Return the share of the pool that is in use."""
+        return Fraction(sum(self._used.values()), self._shared + sum(self._reserved.values()))
 
     def acquire(self, use: ResourceUse, account_id: str, amount: int = 1) -> bool:
         """Take an amount for an account; return whether it was available.

@@ -32,7 +32,7 @@ from app.errors import AlreadyClaimed, NotFound, Unauthorized
 from app.events import outbox
 from app.events.outbox import EventType
 from app.extensions import Model
-from app.identity import owner_keys
+from app.identity import grants, owner_keys
 from app.identity import service as identity
 from app.identity.models import OwnerKey
 from app.identity.service import AgentSnapshot
@@ -298,6 +298,14 @@ def use_owner_code(session: Session, code: OwnerCode, *, new_key_id: str) -> Non
     if code.kind == CodeKind.RECOVERY_CODE:
         change(session, OwnerCode, of_owner, OwnerCode.kind == code.kind, owner_key_id=new_key_id)
     delete_rows(session, OwnerCode, of_owner)
+
+
+def end_connections(session: Session, agent_id: str, *, reason: str) -> None:
+    """End what owners have permitted applications to do for an agent, with an event for each."""
+    for grant in grants.list_live(session, agent_id):
+        grants.end(session, grant.id)
+        data = {"connection_id": grant.id, **grants.as_json(grant), "reason": reason}
+        outbox.record(session, EventType.CONNECTION_ENDED, agent_id=agent_id, object_id=grant.id, data=data)
 
 
 def cancel_owner_codes(actor: Actor, agent_id: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from app.identity import guards
-from app.identity.principal import MasterKeyPrincipal, Principal
+from app.identity.principal import SHELL, MasterKeyPrincipal, Principal
 from app.observability import telemetry
 from app.web.client_request import current_request
 
@@ -66,10 +66,10 @@ def system_actor(job: str) -> Actor:
 
 
 def current_actor() -> Actor:
-    """Return the holder of the request's master key or API key. Raises: Unauthorized without one."""
+    """Return the user at a shell, or the holder of the request's master or API key. Raises: Unauthorized without."""
     if guards.has_master_key():
         key = guards.current_master_key()
-        return _of_request(ActorKind.MASTER_KEY, key.key_id, key.name)
+        return shell_actor() if key is SHELL else _of_request(ActorKind.MASTER_KEY, key.key_id, key.name)
     return agent_actor(guards.current_principal())
 
 

@@ -114,9 +114,11 @@ class AuditAction(StrEnum):
     NOTICE_LINK_SENT = "agent.notice_link_sent"
     NOTICE_ADDED = "agent.notice_added"
     NOTICE_REMOVED = "agent.notice_removed"
+    NOTICE_TESTED = "agent.notice_tested"
     WEBHOOK_CREATED = "webhook.created"
     WEBHOOK_CHANGED = "webhook.changed"
     WEBHOOK_SECRET_ROTATED = "webhook.secret_rotated"  # noqa: S105 - the name of an act
+    WEBHOOK_TESTED = "webhook.tested"
     WEBHOOK_REPLAYED = "webhook.replayed"
     WEBHOOK_DELETED = "webhook.deleted"
     CREDITS_GRANTED = "agent.credits_granted"

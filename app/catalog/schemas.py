@@ -203,6 +203,10 @@ class OwnedEntry(CatalogEntryShape):
 OwnedPage = page_schema("OwnedPage", "services", OwnedEntry, "A page of your services, oldest first.")
 
 
+_WATCHED: Any = OwnedEntry.from_dict({"last_24h": fields.Nested(ServiceDayShape, required=True)}, name="WatchedEntry")
+WatchedPage = page_schema("WatchedPage", "services", _WATCHED, "A page of services, oldest first.")
+
+
 class RegisteredService(_Callable):
     """A service that was registered, and the secret with which its calls are signed."""
 

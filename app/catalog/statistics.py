@@ -6,8 +6,8 @@ unlocked: calls of one service never wait for each other. The only writer of the
 
 import math
 import secrets
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -130,17 +130,24 @@ def totals(session: Session, service_id: str) -> ServiceTotals:
     return ServiceTotals(*sums(session, ServiceTotal.calls, ServiceTotal.revenue_nanos, where=[of_service]))
 
 
-def last_24_hours(session: Session, service_id: str, now: datetime | None = None) -> DailyUsage:
-    """Return the last 24 hours. Reads at most one row per minute and stripe."""
-    now = now or clock.now()
+def last_24_hours(session: Session, service_ids: Collection[str], now: datetime | None = None) -> dict[str, DailyUsage]:
+    """Return the last 24 hours of services, by id. Reads at most one row per minute and stripe of each."""
+    now, buckets = now or clock.now(), defaultdict[str, dict[int, int]](dict)
     minute, latency = ServiceMinute, ServiceLatency
-    of_minutes = minute.service_id == service_id, minute.minute >= _minute(now) - _DAY
-    calls, revenue_nanos, failures = sums(
-        session, minute.calls, minute.revenue_nanos, minute.failures, where=of_minutes
-    )
-    of_hours = latency.service_id == service_id, latency.hour >= _hour(now) - _DAY
-    histogram = select(latency.bar, func.sum(latency.calls)).where(*of_hours).group_by(latency.bar)
-    buckets = {bar: int(count) for bar, count in session.execute(histogram)}
+    counted = [func.sum(each) for each in (minute.calls, minute.revenue_nanos, minute.failures)]
+    of_minutes = minute.service_id.in_(service_ids), minute.minute >= _minute(now) - _DAY
+    rows = session.execute(select(minute.service_id, *counted).where(*of_minutes).group_by(minute.service_id))
+    totals_of = {service_id: [int(each) for each in found] for service_id, *found in rows}
+    of_hours = latency.service_id.in_(service_ids), latency.hour >= _hour(now) - _DAY
+    columns = latency.service_id, latency.bar
+    for service_id, bar, calls in session.execute(
+        select(*columns, func.sum(latency.calls)).where(*of_hours).group_by(*columns)
+    ):
+        buckets[service_id][bar] = int(calls)
+    return {each: _daily_usage(buckets[each], *totals_of.get(each, [0, 0, 0])) for each in service_ids}
+
+
+def _daily_usage(buckets: Mapping[int, int], calls: int, revenue_nanos: int, failures: int) -> DailyUsage:
     attempted = calls + failures
     rate = (Decimal(calls) / Decimal(attempted)).quantize(Decimal("0.0001")) if attempted else None
     return DailyUsage(calls, revenue_nanos, rate, median_milliseconds(buckets) if attempted else None)

@@ -20,6 +20,7 @@ from app.core.setting_types import split
 from app.core.strict_json import JsonNumber
 from app.errors import NotFound, RateLimited, Unauthorized
 from app.identity import limits
+from app.identity.principal import MasterKeyRole, needed_role
 from app.owner.passkeys import challenges
 from app.owner.passkeys import pages as passkey_pages
 from app.owner.passkeys import service as passkeys
@@ -29,7 +30,7 @@ from app.owner.session.sessions import end_session
 from app.state import app_state
 from app.version import VERSION
 from app.web.client_request import current_request
-from app.web.view_calls import call_view
+from app.web.view_calls import call_view, refusal_of
 
 entrance = Blueprint("console_entrance", __name__, url_prefix="/admin")
 console = Blueprint("console", __name__, url_prefix="/admin")
@@ -224,18 +225,19 @@ def _call(view: str, arguments: Mapping[str, Any], headers: Mapping[str, str] | 
     response = call_view(current_request(), view, arguments, headers=headers or {})
     answer = response.get_json()
     if response.status_code >= 400:  # noqa: PLR2004
-        details = (answer.get("details") or {}).items()
-        problems = [f"{name} {', '.join(texts)}" for name, texts in details if isinstance(texts, list)]
-        raise _Refused(response.status_code, "; ".join(problems) or str(answer.get("error")))
+        raise _Refused(response.status_code, refusal_of(answer))
     return answer
 
 
 def _acts(owner: Mapping[str, Any], row: Mapping[str, Any], *, of: str = "acts") -> list[Mapping[str, Any]]:
-    """Return the acts that a row's state permits, or with `of="new"` those that make a row."""
+    """Return the acts that a row's state and the role permit, or with `of="new"` those that make a row."""
+    role = request.environ[_SESSION].caller.role
     return [
         {**each, "name": each["view"].partition(".")[2], "form_id": new_id()}
         for each in owner.get(of, ())
-        if (row[each["if"]] if "if" in each else True) and not ("unless" in each and row[each["unless"]])
+        if role in {MasterKeyRole.ADMIN, needed_role(each["view"])}
+        and (row[each["if"]] if "if" in each else True)
+        and not ("unless" in each and row[each["unless"]])
     ]
 
 
@@ -261,9 +263,9 @@ def _value(row: Any, path: str) -> Any:
 
 
 def _written(value: Any, kind: str) -> str:
-    if value is None or value == "":
+    if value is None or value == "" or (kind == "limit" and not value):
         return "none"
-    if kind == "usd":
+    if kind in ("usd", "limit"):
         return f"{Decimal(str(value)):,.2f} USD"
     if kind in ("flag", "good"):
         return "Yes" if value else "No"

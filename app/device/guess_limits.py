@@ -15,6 +15,7 @@ from app.core import clock, identifiers
 from app.db.tables import UtcDateTime, insert_into
 from app.errors import RateLimited
 from app.extensions import Model
+from app.observability import counters
 from app.state import app_state
 
 
@@ -56,6 +57,7 @@ def count_miss(counter: GuessCounter, limit: RateLimitItem, now: datetime) -> No
     lock = min(window * 2 ** min(counter.strikes, 16), MAX_LOCK)
     counter.window_start, counter.misses = now, 0
     counter.locked_until, counter.strikes = now + lock, counter.strikes + 1
+    counters.LOCKOUTS.inc()
 
 
 _SERVICE_WIDE_SCOPE = "all"

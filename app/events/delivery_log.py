@@ -50,6 +50,7 @@ def send_test(subscriber: Subscriber, target_id: str) -> str:
         event_id = identifiers.new_id()
         of_target: dict[str, Any] = {"agent_id": target.agent_id, "object_id": target.id}
         outbox.record(session, EventType.WEBHOOK_TEST, **of_target, data=data, event_id=event_id)
+        targets.record_audit(session, subscriber.actor, AuditAction.WEBHOOK_TESTED, target)
     return event_id
 
 

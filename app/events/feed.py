@@ -18,8 +18,9 @@ from sqlalchemy.orm import Session
 
 from app import long_poll
 from app.core import clock, identifiers
+from app.core.pagination import Page, PageRequest
 from app.db.state_machine import StateMachine
-from app.db.tables import insert_into, table_of
+from app.db.tables import count, insert_into, table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.events.models import Event, EventDelivery, EventSequence, EventTarget
 from app.events.outbox import OWNER_IS_TOLD, EventType, matches
@@ -165,10 +166,12 @@ def read(subscriber: Subscriber, *, after: int | None, types: Sequence[str], lim
     return {"events": rows, "next_after": reached or 0, "has_more": has_more}
 
 
-def latest(agent_id: str, types: Sequence[str], *, limit: int) -> Sequence[Event]:
-    query = select(Event).where(Event.agent_id == agent_id, Event.type.in_(types), Event.position.is_not(None))
+def latest(agent_id: str, page: PageRequest, types: Sequence[str] = ()) -> Page[Event]:
+    """Return a page of an agent's events, newest first, of some types or of all."""
+    are_meant = [Event.agent_id == agent_id, Event.position.is_not(None), *([Event.type.in_(types)] if types else [])]
+    query = select(Event).where(*are_meant).order_by(Event.position.desc()).limit(page.limit).offset(page.offset)
     with read_only_unit() as session:
-        return session.scalars(query.order_by(Event.position.desc()).limit(limit)).all()
+        return Page(session.scalars(query).all(), count(session, Event, *are_meant), page)
 
 
 def of_objects(session: Session, object_ids: Sequence[str], *, limit: int) -> Sequence[Event]:

@@ -32,6 +32,7 @@ from app.state import app_state
 _OF_OWNERS = {
     AuditAction.WEBHOOK_CREATED: AuditAction.NOTICE_ADDED,
     AuditAction.WEBHOOK_DELETED: AuditAction.NOTICE_REMOVED,
+    AuditAction.WEBHOOK_TESTED: AuditAction.NOTICE_TESTED,
 }
 MAX_TARGETS = 10
 MAX_OPERATOR_TARGETS = 50

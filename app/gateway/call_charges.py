@@ -173,7 +173,7 @@ class FixedCharge(GatewayCharge):
         if self._status >= HTTPStatus.INTERNAL_SERVER_ERROR or self._status in _OPERATOR_ERRORS or answers == limited:
             self.cancel()
         elif self._payment is not None:
-            self._retry(self._payment.mark_served)
+            self._mark_served(self._payment)
         else:
             if limited:
                 # Which calls they answer is not looked up: the cheapest are free.

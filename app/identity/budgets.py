@@ -98,9 +98,14 @@ def get(session: Session, budget_id: str) -> Budget:
     return found[0]
 
 
-def list_budgets(session: Session, page: PageRequest) -> Page[Budget]:
-    """Return a page of budgets, oldest first."""
-    found = page_of(session, Budget, page)
+def list_budgets(
+    session: Session, page: PageRequest, *, agent_id: str | None = None, wallet_ids: Collection[str] = ()
+) -> Page[Budget]:
+    """Return a page of budgets, oldest first: all, or those that an agent, its keys or these wallets belong to."""
+    keys = select(ApiKey.id).where(ApiKey.account_id == agent_id)
+    belongs = or_(_MEMBERS.c.member_id.in_([agent_id, *wallet_ids]), _MEMBERS.c.member_id.in_(keys))
+    are_meant = [Budget.id.in_(select(_MEMBERS.c.budget_id).where(belongs))] if agent_id is not None else []
+    found = page_of(session, Budget, page, *are_meant)
     return Page(_views(session, Budget, [row.id for row in found.items]), found.total, found.request)
 
 

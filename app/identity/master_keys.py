@@ -7,16 +7,12 @@ from app.authenticated import change, seal_of
 from app.core import clock
 from app.core.identifiers import require
 from app.db import lock_order
-from app.errors import NotFound, Unauthorized
+from app.errors import NotFound, SelfRevoke, Unauthorized
 from app.identity import service
 from app.identity.api_keys import mask_key
 from app.identity.models import MasterKey
 from app.identity.principal import MasterKeyPrincipal, MasterKeyRole
 from app.identity.service import MintedKey
-
-
-class LastMasterKey(Exception):
-    """The last active key of an admin cannot be revoked: the platform could no longer be administered."""
 
 
 def mint(role: MasterKeyRole = MasterKeyRole.ADMIN) -> MintedKey:
@@ -72,7 +68,7 @@ def revoke(session: Session, key_id: str, *, revoked_by: str | None) -> tuple[Ma
 
     All active keys are locked first, so that of two keys that revoke each other one is left.
 
-    Raises: NotFound; Unauthorized if `revoked_by` was concurrently revoked; LastMasterKey.
+    Raises: NotFound; Unauthorized if `revoked_by` was concurrently revoked; SelfRevoke for an admin's last one.
     """
     active = lock_order.lock_rows(session, MasterKey.id, MasterKey.active.is_(True))
     if revoked_by is not None and revoked_by not in active:
@@ -80,7 +76,7 @@ def revoke(session: Session, key_id: str, *, revoked_by: str | None) -> tuple[Ma
     if key_id in active:
         others = [each for each in list_all(session) if each.active and each.id != key_id]
         if all(each.role is not MasterKeyRole.ADMIN for each in others):
-            raise LastMasterKey
+            raise SelfRevoke("This is the last active master key of an admin. Create another one first.")
         change(session, MasterKey, MasterKey.id == key_id, active=False, revoked_at=clock.now())
     return get(session, key_id), key_id in active
 

@@ -149,10 +149,12 @@ class MasterKeyPrincipal:
 
     @property
     def sees_keys(self) -> bool:
-        """Return whether responses contain whole keys: for an admin, and not in a browser."""
+        """Return whether responses list whole keys: for an admin, and neither in a browser nor at a shell."""
         return self.role is MasterKeyRole.ADMIN and not self.in_console
 
 
+SHELL = MasterKeyPrincipal("00000000-0000-4000-8000-0000000005e1", "shell", in_console=True)
+"""The caller of `flask platform`, who owns its idempotency keys; no master key has this id."""
 _OPERATOR_ACTS = frozenset({
     "platform.freeze_agent", "platform.unfreeze_agent", "platform.revoke_claim_code", "platform.revoke_gateway_key",
     "platform.pause_service", "platform.resume_service", "platform_events.test_platform_webhook",
@@ -219,9 +221,14 @@ def session_of(principal: Principal, named: str | None, *, is_counted: bool = Tr
     return grant.session_id
 
 
+def needed_role(endpoint: str | None) -> MasterKeyRole:
+    """Return the least role that an act of `/v1/platform` needs."""
+    return MasterKeyRole.OPERATOR if endpoint in _OPERATOR_ACTS else MasterKeyRole.ADMIN
+
+
 def assert_role(request: ClientRequest, caller: MasterKeyPrincipal) -> None:
     """Check that a master key's role includes the requested operation. Raises: InsufficientScope."""
-    needed = MasterKeyRole.OPERATOR if request.endpoint in _OPERATOR_ACTS else MasterKeyRole.ADMIN
+    needed = needed_role(request.endpoint)
     if caller.role in {MasterKeyRole.ADMIN, needed} or request.method in {"GET", "HEAD"}:
         return
     raise InsufficientScope(f"This operation needs the master key of an {needed}; this one has the role {caller.role}.")

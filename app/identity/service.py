@@ -277,8 +277,9 @@ DELETED_NAME = "deleted-agent"
 
 
 def list_agents(
-    session: Session, page: PageRequest, *, search: str = "", or_ids: Collection[str] = (), frozen: bool | None = None
-) -> Page[AgentSnapshot]:
+    session: Session, page: PageRequest, *, search: str = "", or_ids: Collection[str] = (), frozen: bool | None = None,
+    claimed: bool | None = None,
+) -> Page[AgentSnapshot]:  # fmt: skip
     """Return a page of agents, oldest first; two queries.
 
     With `search`, it is a part of the name or of an email address, or the agent is one of `or_ids`.
@@ -287,8 +288,9 @@ def list_agents(
     if search:
         texts = (Agent.name, Agent.email, Agent.claimed_email)
         conditions.append(or_(*(each.icontains(search, autoescape=True) for each in texts), Agent.id.in_(or_ids)))
-    if frozen is not None:
-        conditions.append(Agent.frozen_at.is_not(None) if frozen else Agent.frozen_at.is_(None))
+    for since, has_happened in ((Agent.frozen_at, frozen), (Agent.claimed_at, claimed)):
+        if has_happened is not None:
+            conditions.append(since.is_not(None) if has_happened else since.is_(None))
     found = page_of(session, Agent, page, *conditions)
     return Page([agent_snapshot(row) for row in found.items], found.total, found.request)
 

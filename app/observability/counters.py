@@ -8,7 +8,7 @@ import atexit
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import zip_longest
 from typing import TypeVar
@@ -29,10 +29,10 @@ _lock = threading.Lock()
 _flushed: dict[tuple[str, ...], list[Sample]] = {}
 
 
-def _declare(kind: type[M], name: str, text: str, *labels: str) -> M:
+def _declare(kind: type[M], name: str, text: str, *labels: str, buckets: Sequence[float] = _BUCKETS) -> M:
     initialise = partial(kind, f"purser_{name}", text, labels, registry=None)
     if kind is Histogram:
-        initialise.keywords["buckets"] = _BUCKETS
+        initialise.keywords["buckets"] = buckets
     metric: M = initialise()
     _declared.append(metric)
     # The parent flushes its counts, and a lock that another of its threads holds is never released in the child.
@@ -62,6 +62,17 @@ JOBS_REJECTED = _declare(
 AUDIT_VIOLATIONS = _declare(
     Counter, "audit_violations", "Violations that audits found: sums that differ, changed rows, a changed audit log."
 )
+LOCKOUTS = _declare(Counter, "lockouts", "Networks locked out for wrong keys or codes.")
+REVENUE_USD = _declare(Counter, "revenue_usd", "What calls were charged when they ended, in dollars.", "provider")
+UNPAID_USD = _declare(Counter, "unpaid_usd", "What calls cost above what their accounts held, in dollars.")
+PROCESS_USE = _declare(
+    Histogram, "process_use", "Shares in use of what a web process has, every five seconds.", "resource",
+    buckets=(0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 1),
+)  # fmt: skip
+PROCESS_MEMORY = _declare(
+    Histogram, "process_memory_bytes", "Resident memory of a web process, every five seconds.",
+    buckets=tuple(number * 10**8 for number in (1, 2, 4, 8, 16, 32)),
+)  # fmt: skip
 UNTRUSTED_FORWARDED_HEADERS = _declare(
     Counter, "untrusted_forwarded_headers", "Requests with proxy headers while TRUSTED_PROXY_HOPS is 0."
 )
@@ -107,11 +118,12 @@ def collect() -> Iterator[Metric]:
         yield from metric.collect()
 
 
-def start(store: CounterStore) -> None:
-    """Flush every few seconds from now on, and when the process ends. For long-running processes."""
+def start(store: CounterStore, measure: Callable[[], None]) -> None:
+    """Measure and flush every five seconds from now on; flush when the process ends. For long-running processes."""
 
     def run() -> None:
         while not stopped.wait(5):
+            measure()
             flush(store)
 
     stopped = threading.Event()

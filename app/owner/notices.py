@@ -166,11 +166,12 @@ def remove_target(key: OwnerKey) -> Response:
 def _render(key: OwnerKey, *, status: int = 200, **values: Any) -> Response:
     """List an owner's targets, with the forms that add one."""
     listed = targets.list_of(_subscriber(key), PageRequest(targets.MAX_TARGETS, 0)).items
+    recent = feed.latest(key.agent_id, PageRequest(_MAX_RECENT, 0), NOTICE_TYPES).items
     return render_page(
         "notices.html", status=status, agent=agent_of(key),
         listed=[(each, delivery_log.last_of(each.id)) for each in listed], limit=targets.MAX_TARGETS,
         can_mail=app_state().ports.mailer is not None, push_key=channels.web_push_key(),
-        recent=feed.latest(key.agent_id, NOTICE_TYPES, limit=_MAX_RECENT), done=request.args.get("done"), **values,
+        recent=recent, done=request.args.get("done"), **values,
     )  # fmt: skip
 
 

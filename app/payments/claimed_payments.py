@@ -154,8 +154,9 @@ def find_served(session: Session, payment_id: str, *, provider: str) -> Payment 
     return session.scalar(select(Payment).where(Payment.id == payment_id, *is_served))
 
 
-def of_request(session: Session, request_id: str) -> Sequence[Payment]:
-    return session.scalars(select(Payment).where(Payment.request_id == request_id).order_by(Payment.created_at)).all()
+def of_request(session: Session, request_id: str, *, limit: int) -> Sequence[Payment]:
+    of_id = select(Payment).where(Payment.request_id == request_id).order_by(Payment.created_at)
+    return session.scalars(of_id.limit(limit)).all()
 
 
 def find_claimed(session: Session, key: str) -> PaymentRow | None:

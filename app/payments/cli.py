@@ -6,9 +6,11 @@ import click
 from flask.cli import AppGroup
 
 from app.core.chains import ChainName
+from app.core.money import usd_string
+from app.db.unit_of_work import read_only_unit
 from app.errors import ServiceError
 from app.idempotency.service import Claim
-from app.payments import settlement_capacity, treasury
+from app.payments import settlement_capacity, settlement_risks, treasury
 from app.payments.treasury import WalletRole
 from app.ports.errors import PortError, Rejected
 from app.state import app_state
@@ -24,7 +26,10 @@ group = AppGroup("treasury", help="The recipients of payments, and the settlemen
 
 @group.command("show")
 def show() -> None:
-    """Show the recipients, the settlement key's addresses and their balances."""
+    """Show the recipients, the settlement key's addresses, balances, and the budget of failed payments."""
+    budget_usd = usd_string(settlement_risks.budget_nanos())
+    with read_only_unit() as session:
+        used = settlement_risks.failed_by_chain(session, of_budget=True)
     for chain in app_state().ports.facilitators:
         recipient = treasury.recipient(chain)
         click.echo(f"{chain.value}: payments go to {recipient} ({_format_balances(chain, recipient)})")
@@ -35,6 +40,7 @@ def show() -> None:
             continue
         click.echo(f"{chain.value}: signed payments are submitted by {settler} ({_format_balances(chain, settler)})")
         click.echo(f"{chain.value}: {_gas_status(chain)}")
+        click.echo(f"{chain.value}: failed payments used {usd_string(used[chain])} of {budget_usd} USD of gas in a day")
 
 
 @group.command("withdraw")

@@ -60,10 +60,8 @@ def _check_chain(chain: ChainName, state: AppState) -> None:
     capacity = settlement_capacity.read_capacity(chain)
     if capacity is None:
         return
-    treasury_units = None
-    if state.settings.payouts_enabled:
-        address = treasury.wallet(WalletRole.TREASURY, chain).address_on(chain)
-        treasury_units = state.ports.chains[chain].balances(address).of(USDC).units
+    address = treasury.wallet(WalletRole.TREASURY, chain).address_on(chain)
+    treasury_units = state.ports.chains[chain].balances(address).of(USDC).units
     settlement_capacity.store_gas_reserve(chain, capacity, treasury_units)
     settler, faucet, token = treasury.settler(chain), state.ports.faucet, native(chain)
     if settlement_capacity.covers_gas(capacity):

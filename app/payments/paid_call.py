@@ -21,7 +21,7 @@ from app.credits import holds as credit_holds
 from app.credits.holds import HoldResult
 from app.db.unit_of_work import CommitUnknownError, striped_lock, unit_of_work
 from app.identity.principal import Principal
-from app.observability import telemetry
+from app.observability import counters, telemetry
 from app.observability.telemetry import Span
 from app.payments.x402.gate import PaymentGrant
 from app.ports.upstream import RelayOutcome, UpstreamRequest, UpstreamResponse
@@ -107,6 +107,8 @@ class PaidCall(ABC):
     def end(self, ending: RelayOutcome) -> None:
         """Settle the call."""
         self._end(ending)
+        if self._bill is not None:
+            self._count_revenue(self._bill[0])
         if self._span is not None:
             failed_status = str(self._status) if self._status >= HTTPStatus.BAD_REQUEST else ""
             self._end_span(self._span, failed_status if ending is RelayOutcome.COMPLETE else ending.value)
@@ -195,8 +197,22 @@ class PaidCall(ABC):
                 unpaid_usd = money.usd_string(outcome.unpaid_nanos)
                 provider_name = self._call.provider
                 _log.warning("call_unpaid", call_id=self.id, provider=provider_name, unpaid_usd=unpaid_usd)
+                counters.UNPAID_USD.inc(outcome.unpaid_nanos / money.NANOS_PER_USD)
 
         self._retry(settled)
+
+    def _mark_served(self, payment: PaymentGrant, record: Callable[[Session], None] | None = None) -> None:
+        """Record that the payment's call was served, with retries."""
+
+        def served() -> None:
+            payment.mark_served(record)
+            self._count_revenue(payment.price_nanos)
+
+        self._retry(served)
+
+    def _count_revenue(self, nanos: int) -> None:
+        # Without the id of a service.
+        counters.REVENUE_USD.labels(self._call.provider.partition(":")[0]).inc(nanos / money.NANOS_PER_USD)
 
     def _retry(self, operation: Callable[[], None]) -> None:
         for delay_seconds in (*_RETRY_DELAYS_SECONDS, None):

@@ -4,6 +4,7 @@ The capacity is read from the chains periodically, not for every request for the
 """
 
 import threading
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 
@@ -114,18 +115,21 @@ def store_gas_reserve(chain: ChainName, state: SettlementCapacity, treasury_unit
 
 def treasury_balance(session: Session) -> Decimal | None:
     """Return the USDC of the treasury on all chains, as last read; None while payouts are off."""
-    units = session.scalars(select(SettlementGasReserve.treasury_units)).all()
-    known = [each for each in units if each is not None]
-    return Decimal(sum(known)) / 10**USDC.decimals if known else None
+    known = [each.treasury_units for each in reserves(session) if each.treasury_units is not None]
+    return Decimal(sum(known)) / 10**USDC.decimals if known and app_state().settings.payouts_enabled else None
 
 
 def gas_reserves(session: Session) -> dict[str, tuple[int, int]]:
     """Return the submissions the settler could pay for by chain, and their age in seconds."""
     now = clock.now()
     return {
-        row.chain: (row.submissions_left, max(0, int((now - row.read_at).total_seconds())))
-        for row in session.scalars(select(SettlementGasReserve).order_by(SettlementGasReserve.chain))
+        row.chain: (row.submissions_left, max(0, int((now - row.read_at).total_seconds()))) for row in reserves(session)
     }
+
+
+def reserves(session: Session) -> Sequence[SettlementGasReserve]:
+    """Return what the service's wallets held when they were last checked, by chain."""
+    return session.scalars(select(SettlementGasReserve).order_by(SettlementGasReserve.chain)).all()
 
 
 def submissions_left() -> dict[ChainName, int]:

@@ -4,8 +4,8 @@ Between its simulation and its block, a payer can move the funds, or let the cod
 submission that then fails costs its network fee, and nothing is paid.
 """
 
+from collections import Counter
 from datetime import timedelta
-from decimal import Decimal
 
 import structlog
 from sqlalchemy import func, select
@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.chains import ChainName
-from app.core.money import nanos_from_usd, usd_from_nanos
+from app.core.money import nanos_from_usd
 from app.db.leases import once_per_period
 from app.db.prepared import PreparedInsert
 from app.db.tables import delete_rows, sums, update_rows
@@ -80,7 +80,7 @@ def reserve(session: Session, payment: Payment, draft: TransactionDraft, most_na
     is_counted = SettlementRisk.risky.is_(True), SettlementRisk.created_at > clock.now() - PERIOD
     of_chain = SettlementRisk.chain == payment.chain
     [spent_nanos] = sums(session, SettlementRisk.cost_nanos, where=[of_chain, *is_counted])
-    if spent_nanos + most_nanos > _budget_nanos():
+    if spent_nanos + most_nanos > budget_nanos():
         raise Rejected(PAUSED)
     _insert(session, payment, risky=True, failed=False, nanos=most_nanos)
 
@@ -101,14 +101,18 @@ def settle(session: Session, payment: PaymentRow, outcome: BlockDecision, spent:
         _insert(session, payment, risky=False, failed=True, nanos=spent or 0)
 
 
-def failed_by_chain(session: Session) -> dict[str, Decimal]:
-    """Return what submissions of a day cost that failed on the chain, in dollars by chain."""
+def failed_by_chain(session: Session, *, of_budget: bool = False) -> Counter[str]:
+    """Return the nano-dollars that submissions of a day cost, by chain, which failed on it.
+
+    With `of_budget`, what risky ones have used and reserved of its budget.
+    """
+    is_counted = SettlementRisk.risky if of_budget else SettlementRisk.failed
     rows = (
         select(SettlementRisk.chain, func.sum(SettlementRisk.cost_nanos))
-        .where(SettlementRisk.failed.is_(True), SettlementRisk.created_at > clock.now() - PERIOD)
+        .where(is_counted.is_(True), SettlementRisk.created_at > clock.now() - PERIOD)
         .group_by(SettlementRisk.chain)
     )
-    return {chain: usd_from_nanos(int(nanos)) for chain, nanos in session.execute(rows)}
+    return Counter({chain: int(nanos) for chain, nanos in session.execute(rows)})
 
 
 def announce_pause(chain: ChainName) -> None:
@@ -123,7 +127,8 @@ def announce_pause(chain: ChainName) -> None:
             outbox.record(session, EventType.RISKY_PAYMENTS_PAUSED, agent_id=None, object_id=chain.value, data=data)
 
 
-def _budget_nanos() -> int:
+def budget_nanos() -> int:
+    """Return what risky payments of a chain may cost in a day by failing."""
     return nanos_from_usd(app_state().settings.x402_failed_gas_usd_per_day)
 
 
@@ -149,6 +154,6 @@ def gas_sponsor(chain: ChainName, sold_units: int = 0) -> GasSponsor:
         )
     # Another party that submits a transfer first makes ours fail: agents cost nothing, so all of them share a budget.
     failed_nanos = settlement_capacity.fee_nanos(chain, failed_units) if failed_units else 0
-    if reserve_units is None or (failed_nanos or 0) > _budget_nanos():
+    if reserve_units is None or (failed_nanos or 0) > budget_nanos():
         raise Rejected("gas_unavailable")
     return GasSponsor(wallet.id, wallet.address_on(chain), treasury.recipient(chain), reserve_units)

@@ -3,9 +3,12 @@
 They write the same trail as the API. Keys and recovery phrases are printed once, and never logged.
 """
 
+from contextlib import suppress
+from http import HTTPStatus
 from typing import Any
 
 import click
+from flask import current_app
 from flask.cli import AppGroup, with_appcontext
 from marshmallow import ValidationError, fields
 
@@ -13,19 +16,20 @@ from app.audit_log import actors, verification, witness
 from app.audit_log.witness import AuditHeadView
 from app.core import clock
 from app.core.pagination import PageRequest
+from app.core.strict_json import parse_json
 from app.db.unit_of_work import read_only_unit
-from app.errors import ServiceError
+from app.errors import InvalidInput, ServiceError
 from app.idempotency.service import Claim
-from app.identity import api_keys
-from app.identity import master_keys as identity_keys
-from app.identity.principal import MasterKeyRole
+from app.identity.principal import SHELL, MasterKeyRole
 from app.observability import telemetry
 from app.platform import keys, personal_data
 from app.platform import reconciliation as restoration
-from app.platform.agents import service
 from app.ports.errors import PortError
+from app.state import app_state
 from app.wallets.core import custody
+from app.web.client_request import current_request
 from app.web.fields import Email, Name
+from app.web.view_calls import call_view, refusal_of
 
 _DERIVATION_PATHS = (("EVM (Ethereum, Base)", "m/44'/60'/0'/0/0"), ("Solana", "m/44'/501'/0'/0'"))
 _MAX_LISTED = 1000
@@ -50,18 +54,8 @@ owner_keys = OperatorGroup("owner-keys", "Keys of the owners of agents.")
 _KEPT = "Keys of deleted wallets, kept for a time so that their funds can be recovered."
 retired_keys = OperatorGroup("retired-keys", _KEPT)
 audit = OperatorGroup("audit", "The audit log of administrative acts.")
-agents = OperatorGroup("agents", "What an operator sets for one agent.")
 data = OperatorGroup("personal-data", "Personal data of the owners of agents.")
-groups = (master_keys, owner_keys, retired_keys, audit, agents, data)
-
-
-@agents.command("rate")
-@click.argument("agent_id")
-@click.argument("rpm", type=click.IntRange(0, 10**6))
-def set_rate(agent_id: str, rpm: int) -> None:
-    """Permit an agent RPM requests per minute, for all its keys together; 0 returns to RATE_LIMIT_PER_KEY."""
-    service.update(actors.shell_actor(), agent_id, {"requests_per_minute": rpm or None})
-    click.echo(f"{agent_id} has {rpm or 'as many'} requests per minute{'' if rpm else ' as all others'}.")
+groups = (master_keys, owner_keys, retired_keys, audit, data)
 
 
 @master_keys.command("create")
@@ -78,44 +72,13 @@ def create_master_key(name: str | None, owner_email: str | None, role: str) -> N
     click.echo(made.key)
 
 
-@master_keys.command("list")
-def list_master_keys() -> None:
-    with read_only_unit() as session:
-        found = identity_keys.list_all(session)
-    for key in found:
-        state = "active" if key.active else f"revoked {clock.isoformat(key.revoked_at or key.created_at)}"
-        shown = api_keys.mask_key(key.key) if key.active else key.key
-        click.echo(f"{key.id}  {shown}  {clock.isoformat(key.created_at)}  {state}  {key.name}")
-
-
-@master_keys.command("revoke")
-@click.argument("key_id")
-def revoke_master_key(key_id: str) -> None:
-    """Revoke a master key by its id, immediately; not the last active one."""
-    try:
-        _, webhook_ids = keys.revoke_master_key(actors.shell_actor(), key_id)
-    except identity_keys.LastMasterKey:
-        raise click.ClickException("This is the last active master key. Create another one first.") from None
-    click.echo(f"{key_id} is revoked.")
-    for webhook_id in webhook_ids:
-        click.echo(f"Its webhook {webhook_id} is disabled.")
-
-
 @owner_keys.command("replace")
 @click.argument("agent_id")
 def replace_owner_key(agent_id: str) -> None:
-    """Replace a stolen owner key at once and print the new one. For a lost one, `recover` tells the owner first."""
+    """Replace a stolen owner key at once and print the new one. For a lost one, `recover_owner` tells the owner."""
     key = keys.replace_owner_key(actors.shell_actor(), agent_id)
     click.echo("The previous key is no longer valid.", err=True)
     click.echo(key)
-
-
-@owner_keys.command("recover")
-@click.argument("agent_id")
-def recover_owner(agent_id: str) -> None:
-    """Begin a recovery for an owner who has lost everything; after the waiting time, print its code."""
-    found = keys.recover_owner(actors.shell_actor(), agent_id)
-    click.echo(found["code"] or f"There is a code from {clock.isoformat(found['usable_from'])}, unless cancelled.")
 
 
 @retired_keys.command("list")
@@ -176,6 +139,30 @@ def verify(expect: str | None) -> None:
     click.echo(f"The audit log is intact, {compared}. Record its head: {found['head'].number}:{found['head'].hash}")
 
 
+@click.command("platform")
+@click.option("--idempotency-key", metavar="TEXT", help="Repeated with it, an operation returns its first response.")
+@click.argument("operation", default="")
+@click.argument("arguments", nargs=-1, metavar="[NAME=VALUE]...")
+@with_appcontext
+def platform(operation: str, arguments: tuple[str, ...], idempotency_key: str | None) -> None:
+    """Call an OPERATION of /v1/platform as an admin and print its response; without one, list their names.
+
+    NAME is that of a parameter or of a member of the body, as in /docs. VALUE is JSON, or else a text.
+    """
+    telemetry.redirect_to_stderr()
+    rules = [each for each in current_app.url_map.iter_rules() if each.rule.startswith("/v1/platform/")]
+    endpoints = {each.endpoint.partition(".")[2]: each.endpoint for each in rules}
+    if operation not in endpoints:
+        raise click.UsageError(f"OPERATION must be one of these: {', '.join(sorted(endpoints))}.")
+    given, headers = _parse_arguments(arguments), {"Idempotency-Key": idempotency_key} if idempotency_key else {}
+    with current_app.test_request_context(base_url=app_state().settings.public_url):
+        current_request().master_caller = SHELL
+        response = call_view(current_request(), endpoints[operation], given, headers=headers)
+    if response.status_code >= HTTPStatus.BAD_REQUEST:
+        raise click.ClickException(refusal_of(response.get_json()))
+    click.echo(response.get_data(as_text=True).rstrip("\n"))
+
+
 @click.command("restored")
 @click.option("--dry-run", is_flag=True, help="Report the state of the chains, change nothing.")
 @click.option(
@@ -210,6 +197,17 @@ def restored(*, dry_run: bool, repair: bool, max_lookups: int) -> None:
         unresolved |= line.needs_action
     if unresolved:
         raise SystemExit(1)
+
+
+def _parse_arguments(arguments: tuple[str, ...]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, equals, text in (each.partition("=") for each in arguments):
+        if not equals or name in found:
+            raise click.BadParameter(f"{name} must be given once, as {name}=VALUE", param_hint="NAME=VALUE")
+        found[name] = text
+        with suppress(InvalidInput):
+            found[name] = parse_json(text.encode(errors="replace"))
+    return found
 
 
 def _parse_head(text: str | None) -> AuditHeadView | None:

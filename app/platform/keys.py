@@ -82,7 +82,7 @@ def revoke_master_key(actor: Actor, key_id: str) -> tuple[str, list[str]]:
 
     Revoking it again changes nothing.
 
-    Raises: NotFound; SelfRevoke; Unauthorized when the acting key was revoked first; LastMasterKey.
+    Raises: NotFound; SelfRevoke; Unauthorized when the acting key was revoked first.
     """
     canonical = identifiers.require_id(key_id, NotFound("No master key has this id."))
     if canonical == actor.id:

@@ -24,7 +24,6 @@ from app.db.tables import delete_rows, in_list, rows_after, table_of, update_row
 from app.db.unit_of_work import read_only_unit, run_in_batches, unit_of_work
 from app.errors import NotFound, TransactionInProgress
 from app.extensions import Base
-from app.identity import grants
 from app.identity.models import Agent, ApiKey, OwnerKey
 from app.state import app_state
 
@@ -59,8 +58,7 @@ def erase(actor: Actor, subject_id: str) -> dict[str, int]:
         audited = trail.erase(session, _rows("audit_entries", subject_id), TABLES["audit_entries"]["actions"])
         done = erase_rows(session, subject_id, _OF_OWNERS) | {"audit_entries": audited}
         claims.revoke(session, subject_id)
-        for grant in grants.list_live(session, subject_id):
-            grants.end(session, grant.id)
+        claims.end_connections(session, subject_id, reason="personal_data_erased")
         _assert_finished(session, subject_id)
         counts = {name: number for name, number in sorted(done.items()) if number}
         trail.record(session, actor, AuditEvent(AuditAction.PERSONAL_DATA_ERASED, subject_id, after=counts))

@@ -15,7 +15,8 @@ from app.audit_log.actors import Actor
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.catalog.payouts import service as payouts
 from app.core import clock
-from app.db.unit_of_work import unit_of_work
+from app.core.chains import ChainName
+from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.payments import claimed_payments, topups, treasury
 from app.payments.treasury import WalletRole
 from app.ports.chain import Chain, NonceUse, SentTransaction
@@ -53,6 +54,8 @@ def reconcile(*, repair: bool, max_lookups: int) -> Iterator[ReportLine]:
 
     At most `max_lookups` unknown transactions are looked up.
     """
+    with read_only_unit() as session:
+        restored_at = claimed_payments.restore_cutoff(session) or clock.now()
     for name, chain in app_state().ports.chains.items():
         quarantined_ids: list[str] = []
         try:
@@ -69,6 +72,8 @@ def reconcile(*, repair: bool, max_lookups: int) -> Iterator[ReportLine]:
                     # Last: until then, a second run finds what this one has not booked.
                     restore_reconciliation.advance_nonce(gap)
                 max_lookups = max(0, max_lookups - len(gap.missing_nonces))
+            for wallet_id, agent_id, sent in restore_reconciliation.unknown_outflows(chain, restored_at=restored_at):
+                yield _payment_line(name, wallet_id, agent_id, sent, repair=repair)
         except PortError as error:
             yield ReportLine(f"{name.value}: cannot be read ({error.reason}); run this again", needs_action=True)
 
@@ -108,19 +113,22 @@ def _gap_lines(chain: Chain, gap: NonceGap, *, max_lookups: int, repair: bool) -
     )
     for slot in gap.missing_nonces[:max_lookups]:
         sent = chain.transaction_at_nonce(gap.address, slot)
-        is_of_agent = gap.agent_id != treasury.OWNER_AGENT_ID
-        is_booked = repair and sent is not None and is_of_agent and restore_reconciliation.book(gap, slot, sent)
-        booked_text = ", booked; a worker settles it" if is_booked else ""
-        yield ReportLine(f"{gap.chain.value}:   nonce {slot}: {_describe(sent, gap)}{booked_text}")
+        if sent is None:
+            yield ReportLine(f"{gap.chain.value}:   nonce {slot}: no node returns it; see the address in an explorer")
+        else:
+            yield _payment_line(gap.chain, gap.wallet_id, gap.agent_id, sent, repair=repair)
     if (more := len(gap.missing_nonces) - max_lookups) > 0:
         yield ReportLine(f"{gap.chain.value}:   and {more} more; see the address in an explorer")
 
 
-def _describe(sent: SentTransaction | None, gap: NonceGap) -> str:
-    if sent is None:
-        return "no node returns this transaction; see the address in an explorer"
+def _payment_line(
+    chain: ChainName, wallet_id: str, agent_id: str, sent: SentTransaction, *, repair: bool
+) -> ReportLine:
+    text = f"{chain.value}:   wallet {wallet_id}: {sent.tx_hash}, "
     if sent.amount is None:
-        return f"{sent.tx_hash}, a call of {sent.recipient}"
-    is_to_treasury = treasury.has_wallets(WalletRole.TREASURY) and sent.recipient == treasury.recipient(gap.chain)
+        return ReportLine(f"{text}a call of {sent.recipient}")
+    is_to_treasury = treasury.has_wallets(WalletRole.TREASURY) and sent.recipient == treasury.recipient(chain)
     to = "the treasury: credits may be owed" if is_to_treasury else sent.recipient
-    return f"{sent.tx_hash}, {sent.amount} {sent.amount.token.symbol} to {to}"
+    is_booked = repair and agent_id != treasury.OWNER_AGENT_ID and restore_reconciliation.book(chain, wallet_id, sent)
+    booked_text = ", booked; a worker settles it" if is_booked else ""
+    return ReportLine(f"{text}{sent.amount} {sent.amount.token.symbol} to {to}{booked_text}")

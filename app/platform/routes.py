@@ -15,7 +15,7 @@ from app.audit_log.trail import AuditAction
 from app.catalog.models import Payout, Service
 from app.catalog.payouts import routes as payout_routes
 from app.catalog.payouts import service as payouts
-from app.catalog.schemas import AllPayouts, OwnedEntry, OwnedPage, PayoutQuery, PayoutShape, RefundBody
+from app.catalog.schemas import AllPayouts, OwnedEntry, PayoutQuery, PayoutShape, RefundBody, WatchedPage
 from app.catalog.services import service as services
 from app.core import clock, identifiers
 from app.core.pagination import Page
@@ -118,9 +118,9 @@ def get_all_usage_as_focus(query: dict[str, Any]) -> Response:
 
 @blp.get("/services")
 @blp.arguments(PageQuery, location="query")
-@blp.response(200, OwnedPage)
+@blp.response(200, WatchedPage)
 def list_all_services(query: dict[str, Any]) -> Page[Service]:
-    """List the services of all agents, oldest first, without retired ones."""
+    """List the services of all agents with their last 24 hours, oldest first, without retired ones."""
     return services.list_all(query["page"])
 
 

@@ -12,12 +12,17 @@ from app.identity.api_keys import mask_key
 from app.identity.principal import MasterKeyRole
 from app.platform.agents.fleet import MAX_AGENTS
 from app.usage.routes import FocusQuery, UsageSumsQuery
-from app.wallets.api.schemas import ControlsBody, NewAgentControls, WalletShape
+from app.wallets.api.schemas import ControlsBody, NewAgentControls, SpendingWindowShape, WalletShape
 from app.web.fields import Email, Identifier, Instant, Name, QueryCount, StrictBoolean, Text, Usd, WholeNumber, one_of
 from app.web.schemas import FollowingQuery, PageQuery, Pagination, Schema, page_schema
 
 _SEARCH = "A part of a name or email address, or a wallet's address, or the id of an agent or wallet."
 _FROZEN = "Only agents that are frozen, or only those that are not."
+_USAGE: Any = {
+    f"usage_{window}": fields.Nested(SpendingWindowShape, required=True, attribute=f"spending_status.{window}")
+    for window in ("today", "week", "month")
+}
+_CLAIMED = "Only agents that an owner has claimed, or only those that none has."
 _ACTORS = ["master_key", "owner", "command", "worker", "anonymous"]
 _AGENTS = ma.validate.Length(1, MAX_AGENTS, error=f"must name 1 to {MAX_AGENTS} agents")
 _MAX_GRACE_SECONDS = 30 * 24 * 3600
@@ -60,6 +65,7 @@ class AgentQuery(FollowingQuery):  # type: ignore[misc, valid-type]
 
     search = Text(load_default="", metadata={"description": _SEARCH, "default": ""})
     frozen = fields.Boolean(load_default=None, metadata={"description": _FROZEN})
+    claimed = fields.Boolean(load_default=None, metadata={"description": _CLAIMED})
 
 
 class UsageDaysQuery(Schema):
@@ -108,6 +114,7 @@ class ListedAgent(Schema):
     api_key = ListedKey(required=True, data_key="apiKey", allow_none=True)
     email = fields.String(required=True, allow_none=True)
     credits_usd = Usd(required=True, attribute="credits_nanos")
+    total_spent = Usd(required=True, attribute="spent_nanos")
     wallet = fields.Nested(RegisteredWallet, required=True, allow_none=True)
     frozen = fields.Boolean(required=True, attribute="is_frozen")
     claimed_at = Instant(required=True, allow_none=True)
@@ -120,11 +127,10 @@ ListedAgents = page_schema("ListedAgents", "agents", ListedAgent, "A page of age
 class ShownAgent(ListedAgent):
     """An agent with all its wallets."""
 
-    total_spent = Usd(required=True, attribute="spent_nanos")
     frozen_at = Instant(required=True, allow_none=True)
     claimed_email = fields.String(required=True, allow_none=True)
     rpm = fields.Integer(required=True, allow_none=True, attribute="requests_per_minute")
-    wallets = fields.List(fields.Nested(WalletShape), required=True)
+    wallets = fields.List(fields.Nested(WalletShape.from_dict(_USAGE, name="WatchedWallet")), required=True)
 
 
 class AgentBody(Schema):

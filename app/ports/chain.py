@@ -5,7 +5,7 @@ that records), `broadcast` sends, `outcomes` finds what happened. All methods th
 when no node answers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -158,17 +158,20 @@ class NonceUse(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SentTransaction:
-    """A transaction of ours on the chain: `amount` of a plain payment only, `raw` if a node returns its bytes.
+    """A payment of ours on the chain: `amount` if it is known, `raw` if a node returns bytes in the form that we sign.
 
-    `terms` are those of bytes in the form that we sign.
+    Our bytes that have one of the `references` are in it, and `terms` find its outcome.
     """
 
     tx_hash: str
+    sender: str
     recipient: str | None
     amount: TokenAmount | None
-    nonce_use: NonceUse
-    raw: bytes | None
-    terms: Terms | None = None
+    references: tuple[str, ...]
+    terms: Terms
+    sequence: int | None = None
+    raw: bytes | None = None
+    nonce_use: NonceUse = NonceUse.OTHER
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +356,9 @@ class Chain(Protocol):
 
         Takes about two dozen requests: for an operator's command, not for requests or periodic jobs.
         """
+
+    def outflows(self, senders: Collection[str], *, since: int) -> Sequence[SentTransaction]:
+        """Return what took USDC from addresses since a block, whoever submitted it; on Solana also what took SOL."""
 
     def head(self) -> BlockRef:
         """Return the newest block."""

@@ -27,6 +27,7 @@ from app.credits import accounts as credit_accounts
 from app.db import leases
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound, Unauthorized
+from app.events import deliveries
 from app.observability import counters
 from app.payments import claimed_payments, settlement_capacity, settlement_risks
 from app.ports.services import CounterStore
@@ -98,6 +99,8 @@ def _gauge_metrics(ports: Ports) -> Iterator[Metric]:
     try:
         with read_only_unit() as session:
             gauges = list(_database_gauges(session))
+        due = deliveries.count_due()
+        gauges.append(_gauge("deliveries_due", "Webhooks, mailboxes and browsers with something to send.", {(): due}))
     except SQLAlchemyError:
         gauges = []
     yield _gauge("database_up", "Whether the database responds.", {(): int(bool(gauges))})
@@ -109,6 +112,7 @@ def _database_gauges(session: Session) -> Iterator[Metric]:
     credit = {"available": found.available_nanos, "held": found.held_nanos, "spent": found.spent_nanos}
     pending = balances.pending(session)
     capacities = settlement_capacity.gas_reserves(session)
+    failed = settlement_risks.failed_by_chain(session)
     treasury = {"owed": Decimal(earnings.owed_nanos(session)) / NANOS_PER_USD}
     if (balance := settlement_capacity.treasury_balance(session)) is not None:
         treasury["balance"] = balance
@@ -128,7 +132,7 @@ def _database_gauges(session: Session) -> Iterator[Metric]:
          {chain: age for chain, (_, age) in capacities.items()}, ("chain",)),
         ("settlement_failed_usd",
          "Network fees of the last 24 hours for signed payments that failed on the chain, in dollars.",
-         dict.fromkeys(capacities, Decimal(0)) | settlement_risks.failed_by_chain(session), ("chain",)),
+         {chain: Decimal(failed[chain]) / NANOS_PER_USD for chain in {*capacities, *failed}}, ("chain",)),
         ("payments_reversed", "Signed payments that were served, and that a reorg permanently reversed.",
          dict.fromkeys(capacities, 0) | claimed_payments.reversed_by_chain(session), ("chain",)),
         ("approvals_awaiting",

@@ -4,6 +4,7 @@ Outside the API, a client that prefers HTML gets a page with the same status and
 """
 
 import json
+import resource
 import tomllib
 from http import HTTPStatus
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import structlog
 from flask import Flask, Response, g, jsonify, render_template, request
+from sqlalchemy import Engine, QueuePool
 from werkzeug.exceptions import HTTPException
 from werkzeug.exceptions import MethodNotAllowed as WerkzeugMethodNotAllowed
 
@@ -140,6 +142,19 @@ class ServerHooks(Hooks):
 
     def count_shed(self, reason: ShedReason) -> None:
         counters.CONNECTIONS_SHED.labels(reason.value).inc()
+
+    def measure(self, engine: Engine) -> None:
+        """Observe what this process uses of its pools and of the database's, and its memory."""
+        database = engine.pool.checkedout() / engine.pool.size() if isinstance(engine.pool, QueuePool) else 0
+        used: dict[str, Any] = {
+            "threads": self.threads.used,
+            "body_memory": self.bodies.used,
+            "database_connections": database,
+        }
+        for name, share in used.items():
+            counters.PROCESS_USE.labels(name).observe(share)
+        if (statm := Path("/proc/self/statm")).exists():  # on Linux
+            counters.PROCESS_MEMORY.observe(int(statm.read_text().split()[1]) * resource.getpagesize())
 
 
 def client_error_of(error: BaseException) -> ServiceError | None:

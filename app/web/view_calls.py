@@ -65,6 +65,13 @@ def respond(
     return response
 
 
+def refusal_of(answer: Mapping[str, Any]) -> str:
+    """Return what is wrong, by the body of an error."""
+    details = (answer.get("details") or {}).items()
+    problems = [f"{name} {', '.join(texts)}" for name, texts in details if isinstance(texts, list)]
+    return "; ".join(problems) or str(answer.get("error"))
+
+
 def _dispatch(endpoint: str, inner: ClientRequest) -> Response:
     if inner.endpoint != endpoint:
         raise NotFound

@@ -23,6 +23,7 @@ from app.jobs import JobName
 from tests.support.applications import settings_for
 from tests.support.certificates import certificate
 from tests.support.loopback_http import unused_url
+from tests.support.servers import redis_with_tls
 
 pytestmark = pytest.mark.redis
 
@@ -68,9 +69,14 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
             each.shutdown(socket.SHUT_RDWR)
 
 
-@pytest.fixture
-def tls_url(redis_url: str, certificate_file: Path) -> Iterator[str]:
-    url = urlsplit(redis_url)
+@pytest.fixture(params=["its own", "a router's"])
+def tls_url(request: pytest.FixtureRequest, certificate_file: Path) -> Iterator[str]:
+    """TLS that Redis ends, and TLS that a router ends before it."""
+    if request.param == "its own":
+        with redis_with_tls(certificate_file) as own:
+            yield own
+        return
+    url = urlsplit(request.getfixturevalue("redis_url"))
     with _Router(certificate_file, (str(url.hostname), int(url.port or 0))) as router:
         thread = threading.Thread(target=router.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

@@ -337,6 +337,7 @@ TABLE: dict[str, Access] = {
             ("POST", "/services/<string:service_id>/refunds", 400), ("GET", "/payouts", 200),
             ("POST", "/services/<string:service_id>/write-off", 409),
             ("GET", "/doctor", 200), ("GET", "/audit/verification", 200), ("GET", "/stuck-movements", 200),
+            ("GET", "/treasury", 200), ("GET", "/agents/<string:agent_id>/events", 200),
             ("GET", "/purchases", 200),
             ("GET", "/purchases/<string:purchase_id>", 200), ("GET", "/requests/<string:request_id>", 200),
             ("DELETE", "/keys/<string:key_id>", 200), ("GET", "/master-keys", 200), ("POST", "/master-keys", 201),

@@ -97,14 +97,15 @@ def test_a_change_of_the_rate_is_recorded_and_leaves_name_and_email(ops: Operato
     assert (shown["name"], shown["email"]) == ("Ada", "ada@example.org")
 
 
-def test_a_command_sets_the_rate_and_0_returns_to_that_of_the_service(app: Flask, ops: Operator) -> None:
+def test_the_command_sets_the_rate_and_null_returns_to_that_of_the_service(app: Flask, ops: Operator) -> None:
     agent, run = register(ops.client), app.test_cli_runner()
-    for rpm, expected in (("2", 2), ("0", _SERVICE)):
-        done = run.invoke(args=["agents", "rate", agent.id, rpm])
+    change = ["platform", "change_agent"]
+    for rpm, expected in (("2", 2), ("null", _SERVICE)):
+        done = run.invoke(args=[*change, f"agent_id={agent.id}", f"rpm={rpm}"])
         assert done.exit_code == 0, done.output
         assert granted(agent) == expected
-    assert run.invoke(args=["agents", "rate", "nobody", "2"]).exit_code == 1
-    assert run.invoke(args=["agents", "rate", agent.id, "-1"]).exit_code == 2
+    assert run.invoke(args=[*change, "agent_id=nobody", "rpm=2"]).exit_code == 1
+    assert run.invoke(args=[*change, f"agent_id={agent.id}", "rpm=-1"]).exit_code == 1
     assert {entry.actor_kind for entry in entries(action="agent.changed")} == {"command"}
 
 

@@ -81,14 +81,15 @@ def test_every_act_on_a_webhook_is_recorded_without_its_secrets(agent: Agent, by
     path = f"{prefix}/webhooks/{made['id']}"
     client.patch(path, json={"enabled": False}, headers=headers)
     client.post(f"{path}/rotate-secret", headers=headers)
+    client.post(f"{path}/test", headers=headers)
     client.post(f"{path}/replay", json={"failed_since": "2020-01-01T00:00:00Z"}, headers=headers)
     client.delete(path, headers=headers)
-    done = ["created", "changed", "secret_rotated", "replayed", "deleted"]
+    done = ["created", "changed", "secret_rotated", "tested", "replayed", "deleted"]
     assert acts(since=before) == [(kind, f"webhook.{each}", made["id"]) for each in done]
     found = [each for each in entries() if each.number > before]
     assert (found[1].before["status"], found[1].after["status"]) == ("enabled", "disabled")
     assert found[0].after["created_by"] == found[0].actor_id == made["created_by"]
-    assert found[4].before["address"] == "https://hooks.example.com"
+    assert found[5].before["address"] == "https://hooks.example.com"
     text = str([(each.before, each.after) for each in found])
     assert "whsec_" not in text
     assert "/secret/path" not in text
@@ -132,10 +133,11 @@ def test_what_an_owner_is_notified_by_is_recorded_and_a_removed_address_gets_a_l
     owner.send(owner.get(page), f"{page}/browser", **browser)
     owner.send(owner.get(page), f"{page}/webhook", url=URL)
     mailbox.received.clear()
+    owner.client.post(f"{page}/test", data={**csrf(owner, page), "target_id": made.id})
     removed = owner.client.post(f"{page}/remove", data={**csrf(owner, page), "target_id": made.id})
     assert removed.status_code == 303
     found = acts(since=before)
-    expected = ["notice_link_sent", "notice_added", "notice_added", "notice_removed"]
+    expected = ["notice_link_sent", "notice_added", "notice_added", "notice_tested", "notice_removed"]
     assert found == [("owner", f"agent.{each}", agent.id) for each in expected]
     assert entries()[-1].before["address"] == "a…@home.example.org"
     [(recipients, text)] = mailbox.received

@@ -292,25 +292,21 @@ def test_a_repeated_request_bridges_once(agent: Agent, all_chains: dict[ChainNam
     assert len(agent.history()) == 1
 
 
-@pytest.mark.parametrize(
-    ("source", "destination", "amount", "coin", "reason"),
-    [
+def test_an_unaffordable_bridge_is_refused_before_signing_and_not_counted(agent: Agent) -> None:
+    for source, destination, amount, coin, reason in (
         ("base", "ethereum", "100.5", "USDC", "insufficient_funds"),
         ("solana", "base", "100.5", "USDC", "insufficient_funds"),
         ("ethereum", "base", "1", "ETH", "insufficient_funds"),
         ("base", "ethereum", "1", "ETH", "insufficient_funds"),
         ("base", "ethereum", "0.00001", "ETH", "amount_too_small"),
-    ],
-)
-def test_an_unaffordable_bridge_is_refused_before_signing_and_not_counted(
-    source: str, destination: str, amount: str, coin: str, reason: str, agent: Agent
-) -> None:
-    answer = bridge(agent, source, destination, amount, coin)
-    body = answer.get_json()
-    assert (answer.status_code, body["code"], body["details"]["reason"]) == (500, "BRIDGE_FAILED", reason)
-    row = agent.transaction(body["details"]["transaction_id"])
-    assert (row["status"], row["kind"], row["tx_hash"], row["error"]) == ("failed", "bridge", None, reason)
-    assert agent.spent_this_month() == 0
+    ):
+        case = f"{amount} {coin} from {source}"
+        answer = bridge(agent, source, destination, amount, coin)
+        body = answer.get_json()
+        assert (answer.status_code, body["code"], body["details"]["reason"]) == (500, "BRIDGE_FAILED", reason), case
+        row = agent.transaction(body["details"]["transaction_id"])
+        assert (row["status"], row["kind"], row["tx_hash"], row["error"]) == ("failed", "bridge", None, reason), case
+        assert agent.spent_this_month() == 0, case
 
 
 def test_missing_gas_on_either_chain_is_reported_with_amount_and_token(

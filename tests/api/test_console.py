@@ -151,7 +151,7 @@ def test_the_last_admin_stays(app: Flask) -> None:
         admin = operator(app.test_client(), "admin")
     made = admin.post("/master-keys", {"name": "night", "role": "viewer"}).get_json()
     assert (made["role"], made["key"][:10]) == ("viewer", "mk_viewer_")
-    revoke = app.test_cli_runner().invoke(args=["master-keys", "revoke", admin.id])
+    revoke = app.test_cli_runner().invoke(args=["platform", "revoke_master_key", f"key_id={admin.id}"])
     assert revoke.exit_code != 0
     assert admin.get("/agents").status_code == 200
     created = app.test_cli_runner().invoke(args=["master-keys", "create", "--name", "night", "--role", "operator"])

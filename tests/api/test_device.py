@@ -20,8 +20,10 @@ from app.core import clock, identifiers
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.device.guess_limits import SERVICE_WIDE_MISSES, GuessCounter
 from app.identity.models import Agent, OwnerKey
+from app.observability import counters
 from app.platform import personal_data
 from tests.support.applications import change_settings
+from tests.support.counted import growth_of
 from tests.support.operators import entries, operator
 
 Register = Callable[..., dict[str, Any]]
@@ -302,7 +304,7 @@ def test_five_wrong_codes_lock_the_address_even_for_a_valid_one(
     app: Flask, client: FlaskClient, register: Register
 ) -> None:
     _limit_guesses(app)
-    code = register()["claimCode"]
+    code, lockouts = register()["claimCode"], growth_of(counters.LOCKOUTS)
     answers = [ask(client, wrong) for ask, wrong in zip([_info, _claim] * 3, [_WRONG, "hello"] * 3, strict=True)]
     assert [answer.status_code for answer in answers] == [404] * 5 + [429]
     assert _failure(answers[-1]) == (429, "RATE_LIMITED")
@@ -310,7 +312,7 @@ def test_five_wrong_codes_lock_the_address_even_for_a_valid_one(
     for ask in (_info, _claim):
         assert ask(client, code).status_code == 429
     assert _nothing_claimed()
-    assert _misses()["all"] == 5
+    assert (_misses()["all"], lockouts()) == (5, 1)
     assert _claim(client, code, address="203.0.113.2").status_code == 200
 
 

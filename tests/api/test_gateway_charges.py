@@ -13,6 +13,8 @@ import pytest
 from flask import Flask
 from werkzeug.test import TestResponse
 
+from app.observability import counters
+from tests.support.counted import growth_of
 from tests.support.gateway import SEARCH_NANOS, Stage, gateway_stage
 from tests.support.loopback_http import unused_url
 from tests.support.provider_rows import FORM, form_of
@@ -141,6 +143,7 @@ TABLE = [
 @pytest.mark.parametrize("case", TABLE, ids=str)
 def test_calls_of_unknown_cost_and_of_fixed_price_are_charged_by_their_outcome(stage: Stage, case: Case) -> None:
     stage.behave(case.behave)
+    revenue = growth_of(counters.REVENUE_USD)
     assert stage.chat().status_code == case.status
     stage.assert_all_agree()
     assert stage.spent_nanos() == case.chat_nanos
@@ -150,6 +153,7 @@ def test_calls_of_unknown_cost_and_of_fixed_price_are_charged_by_their_outcome(s
     assert stage.spent_nanos() == case.chat_nanos + case.search_nanos
     assert len(stage.usage()) == bool(case.chat_nanos) + bool(case.search_nanos)
     assert len(stage.upstream.asked) == 2
+    assert revenue() == pytest.approx((case.chat_nanos + case.search_nanos) / 1e9)
 
 
 def test_an_upstream_that_never_responds_costs_nothing(build_app: Callable[..., Flask], sqlite_url: str) -> None:
@@ -280,18 +284,22 @@ def test_a_stream_that_its_client_leaves_is_charged_and_closed_upstream(stage: S
     assert 0 < stage.spent_nanos() < 100 * 10_000
 
 
-def test_a_client_that_leaves_before_the_first_byte_pays_for_the_input_only(stage: Stage) -> None:
+def test_a_client_that_leaves_before_the_first_byte_pays_for_the_input_only(
+    build_app: Callable[..., Flask], each_database_url: str
+) -> None:
     def slow(exchange: Exchange) -> None:
         exchange.start_stream()
         exchange.await_hang_up()
 
-    stage.behave(slow)
-    with stage.stream():
-        assert stage.open_holds() == 1
-    stage.upstream.await_hang_ups()
-    stage.assert_all_agree()
-    assert 0 < stage.spent_nanos() < 100 * 1_250
-    assert stage.usage()[0]["tokens_out"] == 0
+    # The stream is read on until its maximum here, and for ten seconds in the test above.
+    with gateway_stage(build_app, each_database_url, stream_max_seconds="4") as stage:
+        stage.behave(slow)
+        with stage.stream():
+            assert stage.open_holds() == 1
+        stage.upstream.await_hang_ups()
+        stage.assert_all_agree()
+        assert 0 < stage.spent_nanos() < 100 * 1_250
+        assert stage.usage()[0]["tokens_out"] == 0
 
 
 def test_a_head_request_carries_no_body_and_holds_nothing(stage: Stage) -> None:
@@ -326,6 +334,13 @@ def test_no_call_costs_more_than_the_maximum_of_one_call(stage: Stage) -> None:
     answer = stage.call("/v1/gateway/openrouter/chat/completions", "POST", json=body)
     assert answer.headers["X-Cost-Usd"] == "5"
     stage.assert_all_agree()
+    unpaid, revenue = growth_of(counters.UNPAID_USD), growth_of(counters.REVENUE_USD)
+    left = float(answer.headers["X-Credits-Remaining"])
+    assert left < 5 or stage.search().status_code == 200
+    answer = stage.call("/v1/gateway/openrouter/chat/completions", "POST", json=body)
+    assert answer.headers["X-Credits-Remaining"] == "0"
+    assert revenue() == pytest.approx(left)
+    assert 0 < unpaid() == pytest.approx(5 - float(answer.headers["X-Cost-Usd"]))
 
 
 def test_a_client_that_leaves_before_the_usage_pays_what_it_reports(stage: Stage) -> None:

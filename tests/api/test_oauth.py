@@ -30,7 +30,7 @@ from tests.support import status_writes
 from tests.support.applications import change_settings
 from tests.support.oauth import Application, code_of, consent, consent_page, query_of
 from tests.support.operators import entries
-from tests.support.owners import OWNER_KEY, Owner, forms_of, person
+from tests.support.owners import CODE, OWNER_KEY, Owner, forms_of, person
 from tests.support.upstreams import Exchange, MisbehavingUpstream, misbehaving_upstream
 
 
@@ -233,6 +233,30 @@ def test_uses_and_the_end_of_a_connection_are_attributed(
     assert feed["events"][1]["data"]["client_host"] == "app.example.com"
     again = owner.send(page, f"/owner/agents/{made['agentId']}/connections/end", connection_id=grant.id)
     assert again.status_code == 404
+
+
+@pytest.mark.parametrize("reason", ["handover", "personal_data_erased"])
+def test_a_connection_that_ends_with_its_owner_has_an_event_and_no_name_that_was_erased(
+    app: Flask, made: dict[str, Any], owner: Owner, application: Application, reason: str
+) -> None:
+    application.connect(owner, made)
+    [grant] = grants_of(made)
+    page = f"/owner/agents/{made['agentId']}"
+    if reason == "handover":
+        fields = {**forms_of(owner.get(f"{page}/keys"))[f"{page}/keys/codes"], "kind": reason, "owner_key": owner.key}
+        [code] = CODE.findall(owner.client.post(f"{page}/keys/codes", data=fields).text)
+        successor = person(app)
+        shown = successor.send(successor.get("/owner/recover"), "/owner/recover", code=code)
+        assert successor.send(shown, "/owner/recover/use").status_code == 200
+    else:
+        owner.send(owner.get(f"{page}/personal-data"), f"{page}/personal-data/erase", owner_key=owner.key)
+    assert application.get("/v1/wallets").status_code == 401
+    feed = app.test_client().get("/v1/events?types=connection.ended", headers={"X-API-Key": made["apiKey"]}).get_json()
+    [ended] = feed["events"]
+    host = "app.example.com" if reason == "handover" else ""
+    assert {name: ended["data"][name] for name in ("connection_id", "reason", "client_host")} == {
+        "connection_id": grant.id, "reason": reason, "client_host": host
+    }  # fmt: skip
 
 
 def test_the_end_of_the_agents_keys_ends_its_connections(

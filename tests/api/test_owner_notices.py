@@ -176,27 +176,23 @@ def test_a_browser_and_a_webhook_are_added_tested_and_removed(home: Home) -> Non
     assert home.listed() == []
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"endpoint": "http://169.254.169.254/x"},
-        {"endpoint": "https://10.0.0.1/x"},
-        {"endpoint": ""},
-        {"p256dh": "AAAA"},
-        {"auth": "!"},
-    ],
-    ids=["metadata", "private", "none", "key", "secret"],
-)
 def test_a_subscription_that_is_not_one_is_refused(
-    build_app: Callable[..., Flask], sqlite_url: str, mailbox: Mailbox, changed: dict[str, str]
+    build_app: Callable[..., Flask], sqlite_url: str, mailbox: Mailbox
 ) -> None:
     app = build_app(sqlite_url, settings={"web_push_key": new_push_key(), "allow_private_upstreams": False})
     with app.app_context():
         home = home_of(app, mailbox)
-        sent = {**Browser().subscription("https://push.example.org/x"), **changed}
-        refused = home.owner.send(home.owner.get(home.page), f"{home.page}/browser", **sent)
-        assert refused.status_code == 400, refused.text
-        assert home.listed() == []
+        for changed in (
+            {"endpoint": "http://169.254.169.254/x"},
+            {"endpoint": "https://10.0.0.1/x"},
+            {"endpoint": ""},
+            {"p256dh": "AAAA"},
+            {"auth": "!"},
+        ):
+            sent = {**Browser().subscription("https://push.example.org/x"), **changed}
+            refused = home.owner.send(home.owner.get(home.page), f"{home.page}/browser", **sent)
+            assert refused.status_code == 400, (changed, refused.text)
+            assert home.listed() == [], changed
 
 
 def test_only_the_owner_sees_and_changes_the_targets(app: Flask, home: Home) -> None:

@@ -13,10 +13,12 @@ from flask import Flask
 from app.adapters.evm.chain import EvmChain
 from app.core import clock
 from app.core.chains import ETH, USDC, ChainName
+from app.observability import counters
 from sandbox.evm import EvmNode
 from solana_node import SolanaNode
 from tests.support.agents import register
 from tests.support.chains import fund
+from tests.support.counted import growth_of
 from tests.support.evm import sent as pay
 from tests.support.gateway import SEARCH
 from tests.support.payments import PRICE, Shop, by_hash, person_with, shop, solana_person_with
@@ -178,6 +180,7 @@ def test_an_agents_payment_cannot_be_used_without_its_key(open_shop: Shop, base_
 
 def test_a_payment_allows_three_retries_of_a_failed_call(open_shop: Shop, base_node: EvmNode) -> None:
     headers = by_hash(paid(open_shop, base_node), BASE)
+    revenue = growth_of(counters.REVENUE_USD)
     open_shop.upstream.behave = lambda exchange: exchange.json({"error": "down"}, status=500)
     assert [open_shop.ask(headers).status_code for _ in range(3)] == [500, 500, 500]
     # Another request cannot use it.
@@ -185,6 +188,7 @@ def test_a_payment_allows_three_retries_of_a_failed_call(open_shop: Shop, base_n
     open_shop.upstream.behave = lambda exchange: exchange.json({"results": []})
     assert open_shop.ask(headers).status_code == 200
     assert refusal(open_shop, headers)[0] == "PAYMENT_ALREADY_USED"
+    assert revenue() == pytest.approx(PRICE / 1e6)
 
 
 def test_attempts_with_a_payment_are_limited(open_shop: Shop, base_node: EvmNode) -> None:

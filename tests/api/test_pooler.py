@@ -15,6 +15,7 @@ from app.db.prepared import PreparedInsert, PreparedRead, commit_part
 from app.db.tables import table_of
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from tests.support.applications import close, make_app, settings_for
+from tests.support.servers import pgbouncer
 from tests.support.transaction_pooler import transaction_pooler
 
 pytestmark = pytest.mark.postgres
@@ -22,14 +23,21 @@ BEATS = table_of(Heartbeat)
 FIX = "DATABASE_PREPARED_STATEMENTS=0"
 
 
-@pytest.fixture
-def pooler_url(postgres_url: str) -> Iterator[str]:
+@pytest.fixture(params=["stand-in", "PgBouncer"])
+def pooler(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[tuple[str, bool]]:
+    """The URL of a pooler, and whether it mixes up prepared statements."""
+    if request.param == "PgBouncer":
+        with pgbouncer(postgres_url) as (url, version):
+            yield url, version < (1, 22)
+        return
     with transaction_pooler(postgres_url) as url:
-        yield url
+        yield url, True
 
 
-def test_doctor_recognises_a_pooler_that_mixes_up_prepared_statements(postgres_url: str, pooler_url: str) -> None:
-    for url, is_found in ((postgres_url, False), (pooler_url, True)):
+def test_doctor_recognises_a_pooler_that_mixes_up_prepared_statements(
+    postgres_url: str, pooler: tuple[str, bool]
+) -> None:
+    for url, is_found in ((postgres_url, False), pooler):
         app = make_app(settings_for(url))
         try:
             output = app.test_cli_runner().invoke(args=["doctor"]).output
@@ -39,9 +47,9 @@ def test_doctor_recognises_a_pooler_that_mixes_up_prepared_statements(postgres_u
 
 
 def test_without_prepared_statements_each_transaction_may_use_another_connection(
-    pooler_url: str, build_app: Callable[..., Flask]
+    pooler: tuple[str, bool], build_app: Callable[..., Flask]
 ) -> None:
-    app = build_app(pooler_url, settings={"database_prepared_statements": False})
+    app = build_app(pooler[0], settings={"database_prepared_statements": False})
     insert = PreparedInsert(Heartbeat)
     read = PreparedRead(select(BEATS.c.name).where(BEATS.c.name > bindparam("after")).order_by(BEATS.c.name))
     with app.app_context():

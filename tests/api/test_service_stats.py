@@ -48,7 +48,7 @@ def failed(service_id: str, at: datetime) -> None:
 
 def day(service_id: str, now: datetime) -> statistics.DailyUsage:
     with read_only_unit() as session:
-        return statistics.last_24_hours(session, service_id, now)
+        return statistics.last_24_hours(session, [service_id], now)[service_id]
 
 
 def test_a_call_is_counted_for_24_hours_to_the_minute(service_id: str) -> None:

@@ -38,6 +38,7 @@ def test_received_payments_are_shown_and_can_be_withdrawn_once_there_is_gas(
     code, shown = run(open_shop, "show")
     assert (code, f"base: payments go to {open_shop.recipient(BASE)} (0 ETH, 0.01 USDC)" in shown) == (0, True)
     assert "signed payments are not offered: the settlement key lacks gas" in shown
+    assert "base: failed payments used 0 of 5 USD of gas in a day" in shown
     withdrawal = ("withdraw", "--chain", "base", "--to", to, "--amount", "0.01")
     code, output = run(open_shop, *withdrawal)
     assert (code, "Missing:" in output) == (1, True)

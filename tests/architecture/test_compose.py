@@ -23,8 +23,22 @@ def test_no_service_has_privileges_or_writes_outside_its_volumes(name: str) -> N
     assert service["cap_drop"] == ["ALL"]
     assert service.get("cap_add", []) == (["NET_BIND_SERVICE"] if name == "caddy" else [])
     assert "no-new-privileges:true" in service["security_opt"]
-    assert ("seccomp=unconfined" in service["security_opt"]) is (name == "shopper")
+    profiles = [each.partition("=")[2] for each in service["security_opt"] if each.startswith("seccomp")]
+    assert profiles == (["./deploy/seccomp/chromium.json"] if name == "shopper" else [])
     assert not {"privileged", "network_mode", "pid", "devices"} & service.keys()
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_service_takes_the_memory_of_the_others(name: str) -> None:
+    number, unit = re.fullmatch(r"(\d+)([mg])", SERVICES[name]["mem_limit"]).groups()  # type: ignore[union-attr]
+    assert 512 <= int(number) * {"m": 1, "g": 1024}[unit] <= 4096
+
+
+def test_a_process_has_no_more_memory_than_in_the_chart() -> None:
+    chart = yaml.safe_load((ROOT / "deploy/helm/purser/values.yaml").read_text())
+    for name in ("web", "worker", "scheduler", "shopper", "signer"):
+        in_chart = chart[name]["resources"]["limits"]["memory"].removesuffix("i").lower()
+        assert SERVICES[name]["mem_limit"] == in_chart, name
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -92,6 +92,12 @@ def test_every_process_starts_after_the_release_and_the_doctor_finds_no_fault(ho
     failed = [line.split(":")[0] for line in doctor.stdout.splitlines() if line.startswith("FAIL")]
     assert failed == ["FAIL  ethereum", "FAIL  solana"], doctor.stdout
     assert doctor.returncode == 1
+    assert web.terminate() == 0
+    # Those of the file of audit heads are no log.
+    lines = [json.loads(line) for line in host.logs().splitlines() if not line.startswith("head ")]
+    own = [line["event"] for line in lines if line.get("logger") == "gunicorn.error"]
+    assert own[0].startswith("Starting gunicorn"), "a line of gunicorn, as JSON like all others"
+    assert own[-1] == "Shutting down: Master"
 
 
 def test_a_stream_that_is_open_at_sigterm_is_completed_and_charged(host: Host, upstream: MisbehavingUpstream) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 
 from server.pool import ANONYMOUS, ResourcePool, ResourceUse
@@ -77,3 +79,13 @@ def test_a_released_amount_can_be_acquired_again() -> None:
         assert taken == 8
         for _ in range(taken):
             budget.release(ResourceUse.UPSTREAM, "account")
+
+
+def test_what_is_in_use_is_a_share_of_all() -> None:
+    pool = ResourcePool(10, {ResourceUse.UPSTREAM: 4})
+    assert pool.used == 0
+    assert pool.acquire(ResourceUse.UPSTREAM, "a", 5)
+    assert pool.acquire(ResourceUse.OUTCOME, "b", 2)
+    assert pool.used == Fraction(7, 10)
+    pool.release(ResourceUse.UPSTREAM, "a", 5)
+    assert pool.used == Fraction(1, 5)

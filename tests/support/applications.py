@@ -13,11 +13,9 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from flask import Flask
 from pydantic import SecretStr
 from sqlalchemy import Dialect, Engine, event
 from sqlalchemy.engine import make_url
-from werkzeug.routing import Rule
 
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.x402.payments import EvmPaymentSigner
@@ -209,19 +207,7 @@ class _Statements(dict[Any, Any]):
         super().__setitem__((key[0].name, *key[1:]), compiled)
 
 
-class _Rule(Rule):
-    """Compiles URL builders once for all applications: they depend on the rule's text alone."""
-
-    def _compile_builder(self, append_unknown: bool = True) -> Any:  # noqa: FBT001, FBT002 - as called
-        key = (self.rule, tuple(self.defaults or ()), append_unknown)
-        if key not in _builders:
-            _builders[key] = super()._compile_builder(append_unknown)
-        return _builders[key]
-
-
 _statements = _Statements()
-_builders: dict[tuple[Any, ...], Any] = {}
-Flask.url_rule_class = _Rule
 
 
 def change_settings(app: Application, **changed: object) -> None:
@@ -294,8 +280,9 @@ class ApplicationPool:
 def _are_alike(one: Settings, other: Settings) -> bool:
     """Return whether settings differ at most in which database of the same kind they name."""
     here, there = one.database_url.get_secret_value(), other.database_url.get_secret_value()
-    return make_url(here).drivername == make_url(there).drivername and one == other.model_copy(
-        update={"database_url": one.database_url}
+    # Settings that were parsed once have the same values, and comparing those takes no time.
+    return make_url(here).drivername == make_url(there).drivername and (
+        vars(one) | {"database_url": None} == vars(other) | {"database_url": None}
     )
 
 

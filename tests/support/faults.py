@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
@@ -173,6 +173,9 @@ class FaultyChain(_Faulty):
         self, sender: str, sequence: int, *, expected: StoredTransaction | None = None
     ) -> SentTransaction | None:
         return self.real.transaction_at_nonce(sender, sequence, expected=expected)
+
+    def outflows(self, senders: Collection[str], *, since: int) -> Sequence[SentTransaction]:
+        return self.real.outflows(senders, since=since)
 
     def head(self) -> BlockRef:
         answer: BlockRef = self._through("head", self.real.head)

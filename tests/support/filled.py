@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from typing import Any
 from uuid import UUID
@@ -24,7 +26,6 @@ from sqlalchemy import (
     Uuid,
     insert,
     inspect,
-    select,
 )
 
 from app.db.tables import Units, UtcDateTime
@@ -82,20 +83,23 @@ def fill(connection: Connection) -> None:
     for table in sorted(db.metadata.sorted_tables, key=lambda each: each.name == "owner_passkeys"):
         if table.name not in there:
             continue
-        now = _as_it_is(there[table.name], table)
-        if connection.execute(select(now).limit(1)).first() is None:
+        if connection.exec_driver_sql(f'SELECT 1 FROM "{table.name}" LIMIT 1').first() is None:  # noqa: S608 - the same
+            now = _as_it_is(there[table.name], table)
             connection.execute(insert(now), [row(table, now, n) for n in range(ROWS)])
     connection.commit()
 
 
 def held(connection: Connection) -> dict[str, dict[str, list[Any]]]:
-    """Return the contents of every table by column; rows in the order of their keys."""
+    """Return the contents of every table by column; rows are sorted, and texts that are JSON decoded.
+
+    What the driver returns: reflecting the tables took three quarters of the time of the tests.
+    """
     found: dict[str, dict[str, list[Any]]] = {}
-    there = MetaData()
-    there.reflect(connection, only=lambda name, _: is_ours(name))
-    for name, table in there.tables.items():
-        rows = connection.execute(select(table).order_by(*table.primary_key.columns)).all()
-        found[name] = {column.name: [_plain(row[place]) for row in rows] for place, column in enumerate(table.columns)}
+    for name in filter(is_ours, inspect(connection).get_table_names()):
+        result = connection.exec_driver_sql(f'SELECT * FROM "{name}"')  # noqa: S608 - the name of a table
+        columns = list(result.keys())
+        rows = sorted(([_plain(value) for value in row] for row in result), key=repr)
+        found[name] = {column: [row[place] for row in rows] for place, column in enumerate(columns)}
     connection.rollback()
     return found
 
@@ -200,4 +204,7 @@ def hash_of(name: str) -> int:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, str) and value.startswith(("{", "[")):
+        with suppress(ValueError):
+            return json.loads(value)
     return str(value) if isinstance(value, UUID) else value

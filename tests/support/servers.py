@@ -30,6 +30,7 @@ from psycopg import sql
 from sqlalchemy.engine import make_url
 
 from launcher.redis_server import INSTALL_HINT, find_program
+from tests.support.programs import installed
 
 _START_SECONDS = 90.0
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}", re.ASCII)
@@ -40,12 +41,13 @@ _SCHEMA = """
         UNION ALL SELECT tgname FROM pg_trigger WHERE NOT tgisinternal
         UNION ALL SELECT version_num FROM alembic_version
     ) AS schema"""
-# DELETE is faster than TRUNCATE, except for the tables of a test with thousands of rows.
+# DELETE is faster than TRUNCATE, except for the tables of a test with thousands of rows. A table without a page never
+# had a row, and a new connection takes half a millisecond to open it.
 _DELETE_ALL_ROWS = """
     SET session_replication_role = replica;
     DO $$ DECLARE name regclass; BEGIN
         FOR name IN SELECT oid FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' LOOP
-            CONTINUE WHEN name = 'alembic_version'::regclass;
+            CONTINUE WHEN name = 'alembic_version'::regclass OR pg_relation_size(name) = 0;
             EXECUTE format(
                 CASE WHEN pg_relation_size(name) > 100000 THEN 'TRUNCATE %s CASCADE' ELSE 'DELETE FROM %s' END, name
             );
@@ -143,6 +145,58 @@ def postgres_server() -> Iterator[Postgres]:
         # SIGINT is PostgreSQL's "fast" shutdown: open sessions are cut.
         with _serving(command, folder, answers, user=user, stop_signal=signal.SIGINT):
             yield server
+
+
+@contextlib.contextmanager
+def redis_with_tls(certificate_file: Path) -> Iterator[str]:
+    """Run Debian's Redis, which ends TLS itself, until the context ends; yield its URL."""
+    port = free_port()
+
+    def answers() -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return True
+        return False
+
+    with _scratch("redis-") as folder:
+        command = [
+            installed("redis-server", package="redis-server"), "--bind", "127.0.0.1", "--port", "0", "--tls-port", port,
+            "--tls-cert-file", certificate_file, "--tls-key-file", certificate_file, "--tls-auth-clients", "no",
+            "--dir", folder, "--save", "", "--maxmemory-policy", "noeviction",
+        ]  # fmt: skip
+        with _serving(command, folder, answers, stop_signal=signal.SIGKILL):
+            yield f"rediss://127.0.0.1:{port}/0"
+
+
+@contextlib.contextmanager
+def pgbouncer(database_url: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Run PgBouncer in transaction mode before a database that needs no password; yield a URL and its version."""
+    url, port = make_url(database_url), free_port()
+    program = installed("pgbouncer", package="pgbouncer")
+    printed = subprocess.run([program, "--version"], check=True, capture_output=True, text=True).stdout
+    version = tuple(map(int, printed.split()[1].split(".")))
+
+    def answers() -> bool:
+        with contextlib.suppress(psycopg.OperationalError):
+            psycopg.connect(f"host=127.0.0.1 port={port} user={url.username} dbname={url.database}").close()
+            return True
+        return False
+
+    with _scratch("pgbouncer-") as folder:
+        user: dict[str, Any] = {}
+        if os.geteuid() == 0:  # as which it refuses to run
+            nobody = pwd.getpwnam("nobody")
+            user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+            folder.chmod(0o755)
+        (folder / "users").write_text(f'"{url.username}" ""\n')
+        (folder / "pgbouncer.ini").write_text(
+            f"[databases]\n{url.database} = host={url.host} port={url.port} dbname={url.database}\n"
+            f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = trust\n"
+            f"auth_file = {folder}/users\npool_mode = transaction\ndefault_pool_size = 3\nserver_round_robin = 1\n"
+            "ignore_startup_parameters = options,extra_float_digits\n"
+            + ("max_prepared_statements = 100\n" if version >= (1, 22) else "")
+        )
+        with _serving([program, folder / "pgbouncer.ini"], folder, answers, user=user):
+            yield url.set(port=port).render_as_string(hide_password=False), version
 
 
 @contextlib.contextmanager

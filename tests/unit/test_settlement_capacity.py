@@ -20,6 +20,7 @@ from app.payments.settlement_capacity import FEE_TOO_HIGH, NOT_OFFERED, Settleme
 from app.ports.errors import Rejected, Unreachable
 from app.ports.facilitator import SettlementCapacity
 from app.state import Application
+from tests.support.owner_world import StaticChain
 
 BASE, ETHEREUM = ChainName.BASE, ChainName.ETHEREUM
 GWEI = 10**9
@@ -91,7 +92,9 @@ class Scene:
 def scene(build_app: Callable[..., Application], sqlite_url: str) -> Scene:
     facilitator = SlowFacilitator()
     settings = {"max_network_fee_usd": "1"}
-    app = build_app(sqlite_url, settings=settings, facilitators={BASE: facilitator, ETHEREUM: facilitator})
+    chains = {name: StaticChain(name) for name in (BASE, ETHEREUM)}
+    facilitators = {BASE: facilitator, ETHEREUM: facilitator}
+    app = build_app(sqlite_url, settings=settings, facilitators=facilitators, chains=chains)
     with app.app_context():
         assert settlement_capacity.read_capacity(BASE) == GOOD
     facilitator.reads = 0
@@ -198,7 +201,7 @@ def test_in_the_sandbox_the_faucet_pays_gas_first_and_opens_the_account_of_the_r
     build_app: Callable[..., Application], sqlite_url: str
 ) -> None:
     faucet, facilitator = Faucet(), SlowFacilitator(replace(GOOD, native_units=5 * GWEI - 1))
-    app = build_app(sqlite_url, facilitators={BASE: facilitator}, faucet=faucet)
+    app = build_app(sqlite_url, facilitators={BASE: facilitator}, faucet=faucet, chains={BASE: StaticChain(BASE)})
     with app.app_context():
         settler, recipient = treasury.settler(BASE), treasury.recipient(BASE)
         moment = clock.now().timestamp()

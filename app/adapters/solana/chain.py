@@ -1,26 +1,29 @@
 """The `Chain` port for Solana. Methods that use the network refuse to run inside a unit of work."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
+from operator import sub
 
 from solders.commitment_config import CommitmentLevel
 from solders.pubkey import Pubkey
 from solders.rpc.config import RpcSendTransactionConfig
-from solders.rpc.requests import SendRawTransaction
+from solders.rpc.requests import GetFirstAvailableBlock, SendRawTransaction
 from solders.token.state import TokenAccountState
 
-from app.adapters.jsonrpc.calls import accept_any_error
+from app.adapters.jsonrpc.calls import EndpointError, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.jsonrpc.rpc import Broadcaster
 from app.adapters.solana.client import calls
-from app.adapters.solana.client.calls import SolanaRpc, SolanaRpcCall
-from app.adapters.solana.client.wire import text
+from app.adapters.solana.client.calls import MAX_LARGE_BATCH, SolanaRpc, SolanaRpcCall
+from app.adapters.solana.client.wire import LandedTransaction, number, text
 from app.adapters.solana.deployments import DEAD_ENDS, SolanaDeployment
 from app.adapters.solana.deposits import SolanaDepositScanner
 from app.adapters.solana.foreign_tokens import SplTokenReader
 from app.adapters.solana.send import drafts, refusals, tokens, transactions
 from app.adapters.solana.send.transactions import TransactionPlan
-from app.adapters.solana.track.account_history import HistoryReadLimits
+from app.adapters.solana.track import account_history, balance_changes
+from app.adapters.solana.track.account_history import HistoryCursor, HistoryProgress, HistoryReadLimits
+from app.adapters.solana.track.authorizations import FEE_SUFFIX, OTHER_VERSION, OpenTransfer
 from app.adapters.solana.track.statuses import SolanaReceiptPoller
 from app.core.chains import SOL, USDC, ChainName, Token
 from app.core.foreign import MalformedResponseError
@@ -28,7 +31,7 @@ from app.core.money import TokenAmount
 from app.ports import chain
 from app.ports.vault import Signer
 
-_READ_LIMITS = HistoryReadLimits()
+_READ_LIMITS, _UNLIMITED = HistoryReadLimits(), HistoryReadLimits(pages=10**6)
 # A node's preflight and its own retries are of no use: the same bytes are sent again until they land or expire.
 _SENDING = RpcSendTransactionConfig(skip_preflight=True, max_retries=0)
 _LEVELS = {"confirmed": CommitmentLevel.Confirmed, "finalized": CommitmentLevel.Finalized}
@@ -148,6 +151,38 @@ class SolanaChain(SolanaReceiptPoller, SolanaDepositScanner, SplTokenReader):
         self, sender: str, sequence: int, *, expected: chain.StoredTransaction | None = None
     ) -> chain.SentTransaction | None:
         return None
+
+    def outflows(self, senders: Collection[str], *, since: int) -> Sequence[chain.SentTransaction]:
+        return self.rpc.run_on_first(lambda endpoint: [*self._outflows(endpoint, senders, since)])
+
+    def _outflows(self, endpoint: RpcEndpoint, senders: Collection[str], since: int) -> Iterator[chain.SentTransaction]:
+        accounts = [account for each in map(self._holder, senders) for account in (each.address, each.token_account)]
+        cursors = [HistoryCursor(account, HistoryProgress(), since) for account in accounts]
+        read = account_history.continue_reading(endpoint, cursors, read_limits=_UNLIMITED, commitment=self.level)
+        names = dict.fromkeys(entry.signature for _progress, entries in read.values() for entry in entries)
+        reading = [account_history.transaction(name, self.level, LandedTransaction) for name in names]
+        endpoint.run(reading, max_batch=MAX_LARGE_BATCH)
+        if endpoint.ask(SolanaRpcCall(GetFirstAvailableBlock(), number)) > since:
+            raise EndpointError("history_incomplete")
+        for call in reading:
+            if (landed := call.result_or_none) is not None and not landed.failed:
+                for sender in {*landed.keys[: len(landed.transaction.signatures)]}.intersection(senders):
+                    yield from self._taken(landed, sender)
+            elif landed is None and (call.error is None or call.error.code != OTHER_VERSION):
+                raise EndpointError("history_incomplete")
+
+    def _taken(self, landed: LandedTransaction, sender: str) -> Iterator[chain.SentTransaction]:
+        change, is_own = balance_changes.balance_change(self._holder(sender), landed), landed.keys[0] == sender
+        units, token, paid = -change.usdc_units, USDC, balance_changes.token_payments(landed, str(self.mint))
+        if units <= 0:
+            units, token = -change.lamports - is_own * landed.fee_units, SOL
+            paid = dict(zip(landed.keys, map(sub, landed.before, landed.after), strict=True))
+        tx_hash, own = (str(landed.transaction.signatures[place]) for place in (0, landed.keys.index(sender)))
+        terms = {} if is_own else OpenTransfer(landed.slot, landed.slot, tx_hash).as_terms()
+        if units > 0:
+            recipient, amount = min(paid, key=paid.__getitem__), TokenAmount(units, token)
+            raw = bytes(landed.transaction) if is_own else None
+            yield chain.SentTransaction(tx_hash, sender, recipient, amount, (own, own + FEE_SUFFIX), terms, raw=raw)
 
     def head(self) -> chain.BlockRef:
         """Return the newest confirmed slot with its blockhash. Raises: Unreachable."""

@@ -77,7 +77,7 @@ def service_detail(service_id: str) -> dict[str, Any]:
     with read_only_unit() as session:
         service = services.find(session, service_id, IS_ACTIVE)
         totals = statistics.totals(session, service.id)
-        day = statistics.last_24_hours(session, service.id)
+        day = statistics.last_24_hours(session, [service.id])[service.id]
         specification = services.specification_of(session, service.id)
     return {
         **vars(service), "totals": totals, "last_24h": day, "openapi_spec": json.loads(specification.document),

@@ -103,7 +103,7 @@ class ServiceCall(PaidCall):
             self._on_no_response(is_upstream_failure=True)
         elif self._payment is not None:
             payment = self._payment
-            self._retry(lambda: payment.mark_served(lambda session: self._count(session, payment.price_nanos)))
+            self._mark_served(payment, lambda session: self._count(session, payment.price_nanos))
         else:
             self._settle(self._charge)
 

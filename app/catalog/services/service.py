@@ -149,9 +149,13 @@ def change(service_id: str, values: Mapping[str, Any], *, agent_id: str) -> Serv
 
 
 def list_all(page: PageRequest) -> Page[Service]:
-    """Return the services of all agents, oldest first, without retired ones."""
+    """Return the services of all agents with their last 24 hours, oldest first, without retired ones."""
     with read_only_unit() as session:
-        return page_of(session, Service, page, IS_LISTED)
+        found = page_of(session, Service, page, IS_LISTED)
+        days = statistics.last_24_hours(session, [each.id for each in found.items])
+    for each in found.items:
+        each.last_24h = days[each.id]
+    return found
 
 
 def set_suspended(session: Session, service_id: str, *, suspended: bool) -> Service:
@@ -218,7 +222,7 @@ def owner_statistics(service: Service) -> dict[str, Any]:
             **vars(service),
             "totals": statistics.totals(session, service.id),
             "active_subscribers": subscriptions.count_active(session, service.id),
-            "last_24h": statistics.last_24_hours(session, service.id),
+            "last_24h": statistics.last_24_hours(session, [service.id])[service.id],
             "top_agents": statistics.top_callers(session, service.id),
         }
 

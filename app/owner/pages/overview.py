@@ -143,7 +143,7 @@ def _incidents(agent: AgentSnapshot, owned: Sequence[WalletView]) -> dict[str, A
     """Return what went wrong in the last days, or was done by the agent's key to its own limits."""
     since = clock.now() - timedelta(days=7)
     page = PageRequest(_MAX_INCIDENTS, 0, created_after=since)
-    changes = feed.latest(agent.id, [EventType.CONTROLS_CHANGED], limit=_MAX_INCIDENTS * _RECENT)
+    changes = feed.latest(agent.id, PageRequest(_MAX_INCIDENTS * _RECENT, 0), [EventType.CONTROLS_CHANGED]).items
     with read_only_unit() as session:
         undelivered = delivery_log.count_undelivered(session, agent.id, since)
     return {

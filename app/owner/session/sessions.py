@@ -30,7 +30,7 @@ from app.errors import LimitReached, RateLimited, Unauthorized
 from app.events import targets
 from app.events.targets import Audience, Subscriber
 from app.extensions import Model
-from app.identity import grants, owner_keys
+from app.identity import owner_keys
 from app.identity import service as identity
 from app.identity.models import OwnerKey
 from app.state import app_state
@@ -138,8 +138,7 @@ def use_code(code: str, key: str | None, *, network: str) -> tuple[str, str, lis
         claims.erase_response_of(session, old.agent_id)
         if is_handover:
             removed = targets.remove_all(session, Subscriber(Audience.OWNER, old.agent_id))
-            for grant in grants.list_live(session, old.agent_id):
-                grants.end(session, grant.id)
+            claims.end_connections(session, old.agent_id, reason="handover")
         claims.announce(session, owner_actor(key_id), old.agent_id, f"{used.kind}_used")
         return old.agent_id, used.kind, removed
 

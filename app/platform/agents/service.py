@@ -30,6 +30,7 @@ from app.identity import service as identity
 from app.identity.principal import KeyKind
 from app.identity.service import AgentSnapshot
 from app.platform import personal_data
+from app.spending.controls import status_of
 from app.spending.policy import DEFAULT, Controls
 from app.state import app_state
 from app.wallets.core import custody, wallets
@@ -106,14 +107,14 @@ def get_agent(actor: Actor, agent_id: str) -> AgentView:
     return view
 
 
-def list_agents(actor: Actor, page: PageRequest, *, search: str, frozen: bool | None) -> Page[AgentView]:
+def list_agents(actor: Actor, page: PageRequest, *, search: str, **are: bool | None) -> Page[AgentView]:
     """Return a page of agents with their keys, and record which were shown. Seven queries for any number of rows.
 
     `search` is a part of a name or email address, or the whole of a wallet's address, or of an agent's or wallet's id.
     """
     with read_only_unit() as session:
         named = {*wallets.agents_with(session, search), *([search] if identifiers.parse_id(search) else [])}
-        found = identity.list_agents(session, page, search=search, or_ids=named, frozen=frozen)
+        found = identity.list_agents(session, page, search=search, or_ids=named, **are)
         ids = [agent.id for agent in found.items]
         views = _agent_views(session, found.items, wallets.first_wallets(session, ids))
     trail.record_alone(
@@ -301,7 +302,8 @@ def parse_agent_id(agent_id: str) -> str:
 
 def _agent_detail(session: Session, agent_id: str) -> AgentView:
     agent = identity.get_agent(session, agent_id)
-    owned = wallets.all_of(session, agent.id)
+    found = wallets.all_of(session, agent.id)
+    owned = [replace(each, spending_status=status_of(session, each.id)) for each in found]
     [view] = _agent_views(session, [agent], {agent.id: owned[0]} if owned else {})
     return replace(view, wallets=tuple(owned))
 

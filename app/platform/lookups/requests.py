@@ -30,12 +30,14 @@ def find(request_id: str) -> dict[str, Any]:
     transactions, asked = history.page_of_wallets(None, _MOST, of).items, approvals.list_of(_MOST, **of).items
     purchases = shopping.list_of(_MOST, **of).items
     with read_only_unit() as session:
-        payments, (page, _) = claimed_payments.of_request(session, **of), trail.list_entries(session, _MOST, **of)
+        payments = claimed_payments.of_request(session, **of, limit=_MOST.limit)
+        page, _ = trail.list_entries(session, _MOST, **of)
         recorded: list[Any] = [*transactions, *purchases, *payments, *asked]
         made = [each.id for each in recorded]
         found = {
             "transactions": transactions, "purchases": [shown(each) for each in purchases], "payments": payments,
-            "approvals": asked, "calls": usage.calls(session, [of["request_id"], *made]), "audit_entries": page.items,
+            "approvals": asked, "audit_entries": page.items,
+            "calls": usage.calls(session, [of["request_id"], *made])[: _MOST.limit],
             "events": feed.of_objects(session, made, limit=_MOST.limit),
         }  # fmt: skip
     if not any(found.values()):

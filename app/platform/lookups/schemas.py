@@ -11,7 +11,7 @@ from app.platform.schemas import AuditEntryShape, AuditHeadShape
 from app.shopping.schemas import PurchaseQuery, PurchaseShape, PurchaseSummaryShape
 from app.usage.routes import UsageLogShape
 from app.wallets.api.schemas import TransactionShape
-from app.web.fields import Identifier, Instant
+from app.web.fields import Identifier, Instant, Usd
 from app.web.schemas import Schema, page_schema
 
 
@@ -51,6 +51,29 @@ class SoldPurchase(PurchaseShape, SoldPurchaseSummary):
 
 
 SoldPurchases = page_schema("SoldPurchases", "purchases", SoldPurchaseSummary, "A page of purchases, newest first.")
+
+
+AgentEvents = page_schema("AgentEvents", "events", AccountEvent, "A page of events, newest first.")
+
+
+class TreasuryChain(Schema):
+    """What the service's wallets held on a chain when they were last read, and who receives payments."""
+
+    chain = fields.String(required=True, attribute="row.chain")
+    recipient = fields.String(required=True)
+    treasury_usdc = fields.String(required=True)
+    submissions_left = fields.Integer(required=True, attribute="row.submissions_left")
+    failed_gas_usd = Usd(required=True, attribute="failed_nanos")
+    failed_gas_left_usd = Usd(required=True, attribute="left_nanos")
+    read_at = Instant(required=True, attribute="row.read_at")
+
+
+class TreasuryShape(Schema):
+    """The service's own wallets, what sellers are owed, and the daily budget of each chain for payments that fail."""
+
+    owed_usd = Usd(required=True, attribute="owed_nanos")
+    failed_gas_budget_usd = Usd(required=True, attribute="budget_nanos")
+    chains = fields.List(fields.Nested(TreasuryChain), required=True)
 
 
 class ChargedCall(UsageLogShape):

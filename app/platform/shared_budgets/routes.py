@@ -25,6 +25,8 @@ from app.web.schemas import PageQuery, Schema, assert_any_field, page_schema
 
 _MEMBERS = ma.validate.Length(max=1000, error="must have at most 1000 entries")
 _MINUTES = ma.validate.Range(min=1, max=1440, error="must be between 1 and 1440")
+_OF_AGENT = {"description": "Only those that this agent, one of its keys or one of its wallets belongs to."}
+BudgetQuery: Any = PageQuery.from_dict({"agent_id": Identifier(load_default=None, metadata=_OF_AGENT)})
 _PAYMENTS = ma.validate.Range(min=0, max=10**6, error="must be between 0 and 1000000")
 
 
@@ -128,11 +130,11 @@ def create_budget(body: dict[str, Any], claim: Claim) -> Budget:
 
 
 @blp.get("/budgets")
-@blp.arguments(PageQuery, location="query")
+@blp.arguments(BudgetQuery, location="query")
 @blp.response(200, BudgetPage)
 def list_budgets(query: dict[str, Any]) -> Page[Budget]:
     """List budgets with what is left of them, oldest first."""
-    return budgets.list_budgets(query["page"])
+    return budgets.list_budgets(**query)
 
 
 @blp.get("/budgets/<string:budget_id>")

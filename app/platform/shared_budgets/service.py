@@ -29,6 +29,7 @@ from app.identity.budgets import SharedBudget
 from app.identity.models import Budget, KeyLimit
 from app.spending import accounts as spending_accounts
 from app.spending import shared_budgets as payments
+from app.wallets.core import wallets
 
 _PERIOD, _LEASE = timedelta(minutes=1), timedelta(seconds=30)
 
@@ -67,10 +68,11 @@ def get(budget_id: str) -> Budget:
         return budgets.get(session, budget_id)
 
 
-def list_budgets(page: PageRequest) -> Page[Budget]:
-    """Return a page of budgets, oldest first."""
+def list_budgets(page: PageRequest, *, agent_id: str | None = None) -> Page[Budget]:
+    """Return a page of budgets, oldest first: all, or those that an agent, its keys or its wallets belong to."""
     with read_only_unit() as session:
-        return budgets.list_budgets(session, page)
+        wallet_ids = [] if agent_id is None else [each.id for each in wallets.all_of(session, agent_id)]
+        return budgets.list_budgets(session, page, agent_id=agent_id, wallet_ids=wallet_ids)
 
 
 def announce() -> None:

@@ -65,7 +65,7 @@ class WalletView:
     spending_controls: Controls | None = None
     # What its owner approved, while that is executed.
     approved: ApprovedPayment | None = None
-    # Its row of `spending.controls.read_status`, if it was read with the wallet.
+    # Its row of `spending.controls.read_status`, or what `status_of` returns, if it was read with the wallet.
     spending_status: Any = field(default=None, repr=False, compare=False)
 
     def address_on(self, chain: ChainName) -> str:

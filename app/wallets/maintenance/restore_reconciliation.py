@@ -7,16 +7,17 @@ Only this service has the keys, so nothing is found unless the database was rest
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
-from sqlalchemy import Row, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Row, func, or_, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.core import clock
 from app.core.chains import ChainName, Family
 from app.core.identifiers import new_id
 from app.core.money import value_nanos
 from app.core.movement_kinds import MovementKind
-from app.db.tables import update_rows
+from app.db.tables import count, update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound
 from app.ports.chain import Chain, NonceUse, SentTransaction, SignedTransaction, TransactionOutcome, TransactionStatus
@@ -26,12 +27,13 @@ from app.state import app_state
 from app.wallets.bridges import arrivals
 from app.wallets.core import lifecycle
 from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus, StatusReason, TransactionType
-from app.wallets.core.models import Nonce, SignedAttempt, Transaction, Wallet
+from app.wallets.core.models import DepositCursor, Nonce, SignedAttempt, Transaction, Wallet
 from app.wallets.transactions import open_transactions, settlement
 from app.wallets.transactions.open_transactions import OpenMovement
 
 _BATCH_SIZE = 500
 _RECENT = 200
+_MARGIN_BLOCKS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +89,42 @@ def nonce_gaps(chain: Chain, *, only_recent: bool = False) -> Iterator[NonceGap]
     """
     if chain.name.family is not Family.EVM:
         return
-    wallets = select(Wallet.id, Wallet.agent_id, Wallet.evm_address).order_by(Wallet.id).limit(_BATCH_SIZE)
-    if only_recent:
-        newest = select(SignedAttempt.transaction_id).order_by(SignedAttempt.id.desc()).limit(_RECENT)
-        signers = select(Transaction.wallet_id).where(Transaction.id.in_(newest))
-        wallets = wallets.where(Wallet.id.in_(signers))
-    following = wallets
-    while True:
+    for wallets in _wallets(Wallet.evm_address, only_recent=only_recent):
+        ids = {address: (wallet_id, agent_id) for wallet_id, agent_id, address in wallets}
+        # Read the chain first: a nonce is allocated before it is used.
+        used = chain.transaction_counts([*ids])
         with read_only_unit() as session:
-            found = session.execute(following).all()
-        if not found:
-            return
-        yield from _nonce_gaps(chain, found)
-        following = wallets.where(Wallet.id > found[-1].id)
+            rows = select(Nonce.address, Nonce.next_nonce).filter_by(chain=chain.name.value)
+            allocated = {row.address: row.next_nonce for row in session.execute(rows.where(Nonce.address.in_(ids)))}
+        for address, (wallet_id, agent_id) in ids.items():
+            unknown_count = used[address] - allocated.get(address, 0)
+            if unknown_count > 0 and unknown_count > arrivals.count_newest(chain.name, wallet_id, address):
+                yield NonceGap(chain.name, wallet_id, agent_id, address, allocated.get(address, 0), used[address])
+
+
+def unknown_outflows(chain: Chain, *, restored_at: datetime) -> Iterator[tuple[str, str, SentTransaction]]:
+    """Yield wallet, agent and payment for what left wallets after the backup and the database does not have.
+
+    Blocks are read since the last scan for deposits, which was before the backup, and since the restore: what was
+    signed before may land later. Raises: PortError.
+    """
+    with read_only_unit() as session:
+        scanned = session.scalar(select(func.max(DepositCursor.block_number)).filter_by(chain=chain.name.value)) or 0
+    # Blocks may be twice as fast as usual.
+    passed = int(2 * (clock.now() - restored_at) / (chain.block_time or timedelta.resolution))
+    since = max(0, min(scanned, chain.head().number - passed) - _MARGIN_BLOCKS)
+    is_evm = chain.name.family is Family.EVM
+    for wallets in _wallets(Wallet.evm_address if is_evm else Wallet.solana_address):
+        ids = {address: (wallet_id, agent_id) for wallet_id, agent_id, address in wallets}
+        for sent in chain.outflows(ids.keys(), since=since):
+            with read_only_unit() as session:
+                is_known = _is_recorded(session, chain.name, ids[sent.sender][0], sent)
+            if not is_known and sent.tx_hash in sent.references:
+                # One of Permit2 has no identity in the chain; that of a movement that was pending shows its hash.
+                pending = [movement.query for movement in open_transactions.pending_of(sent.sender, chain.name)]
+                is_known = any(outcome.tx_hash == sent.tx_hash for outcome in chain.outcomes(pending).values())
+            if not is_known:
+                yield *ids[sent.sender], sent
 
 
 def unknown_spends(chain: Chain) -> Iterator[UnknownSpend]:
@@ -176,33 +201,33 @@ def release_quarantine(chain: ChainName, *, except_ids: Collection[str]) -> None
         )
 
 
-def book(gap: NonceGap, nonce: int, sent: SentTransaction) -> bool:
-    """Record a payment that is not in the database, with a hold that counts from today; return whether it is booked.
+def book(chain: ChainName, wallet_id: str, sent: SentTransaction) -> bool:
+    """Record a payment that is not in the database, with a hold that counts from today; return whether this call did.
 
-    It is pending until a worker has read its outcome and its fee. False for anything but a plain payment in the form
-    that this service signs.
+    It is pending until a worker has read its outcome. Only bytes in the form that we sign are sent again.
     """
-    if sent.amount is None or sent.recipient is None or sent.raw is None or sent.terms is None:
+    if sent.amount is None or sent.recipient is None:
         return False
     price, now = app_state().ports.prices.nanos_per_token(sent.amount.token), clock.now()
+    is_own = sent.raw is not None or sent.sequence is not None
     transaction = Transaction(
-        id=new_id(), wallet_id=gap.wallet_id, type=TransactionType.TRANSFER.value, kind=MovementKind.RECOVERED.value,
-        chain=gap.chain.value, from_address=gap.address, to_address=sent.recipient, amount_units=sent.amount.units,
-        currency=sent.amount.token.symbol, tx_hash=sent.tx_hash, nonce=nonce, fee_cap_units=0,
-        cost_nanos=0 if price is None else value_nanos(sent.amount, price), created_at=now, next_check_at=now, checks=0,
+        id=new_id(), wallet_id=wallet_id, type=TransactionType.TRANSFER.value, kind=MovementKind.RECOVERED.value,
+        chain=chain.value, from_address=sent.sender, to_address=sent.recipient, amount_units=sent.amount.units,
+        currency=sent.amount.token.symbol, tx_hash=sent.tx_hash, nonce=sent.sequence, fee_cap_units=0,
+        gas_fee_units=None if is_own else 0, cost_nanos=0 if price is None else value_nanos(sent.amount, price),
+        created_at=now, next_check_at=now, checks=0,
     )  # fmt: skip
-    # Nothing is booked if its wallet was deleted.
+    signed = SignedTransaction(sent.references[0], sent.raw or b"", sent.sequence, None, sent.terms)
+    purpose = AttemptPurpose.AUTHORIZATION if sent.raw is None else AttemptPurpose.PAYMENT
+    # Nothing is booked if its wallet was deleted, or if one hash stands for payments of two wallets.
     with suppress(NotFound), unit_of_work() as session:
-        spending_accounts.lock_account(session, gap.wallet_id)
-        if not _is_known(session, gap.chain, sent.tx_hash):
+        spending_accounts.lock_account(session, wallet_id)
+        if not _is_recorded(session, chain, wallet_id, sent) and not _is_known(session, chain, signed.tx_hash):
             cost_nanos = transaction.cost_nanos
             lifecycle.record(session, transaction, status=MovementStatus.PENDING)
-            signed = SignedTransaction(sent.tx_hash, sent.raw, nonce, None, sent.terms)
-            lifecycle.add_attempt(session, transaction.id, gap.chain, signed)
-            spending_holds.record_without_limits(
-                session, gap.wallet_id, reference=transaction.id, value_nanos=cost_nanos
-            )
-        return True
+            lifecycle.add_attempt(session, transaction.id, chain, signed, purpose)
+            spending_holds.record_without_limits(session, wallet_id, reference=transaction.id, value_nanos=cost_nanos)
+            return True
     return False
 
 
@@ -221,17 +246,26 @@ def _is_known(session: Session, chain: ChainName, tx_hash: str) -> bool:
     return session.scalar(known) is not None
 
 
-def _nonce_gaps(chain: Chain, wallets: Sequence[Row[str, str, str]]) -> Iterator[NonceGap]:
-    addresses = [address for _, _, address in wallets]
-    # Read the chain first: a nonce is allocated before it is used.
-    used = chain.transaction_counts(addresses)
-    with read_only_unit() as session:
-        rows = session.execute(
-            select(Nonce.address, Nonce.next_nonce).where(Nonce.chain == chain.name.value, Nonce.address.in_(addresses))
-        )
-        allocated = {row.address: row.next_nonce for row in rows}
-    for wallet_id, agent_id, address in wallets:
-        allocated_count = allocated.get(address, 0)
-        unknown_count = used[address] - allocated_count
-        if unknown_count > 0 and unknown_count > arrivals.count_newest(chain.name, wallet_id, address):
-            yield NonceGap(chain.name, wallet_id, agent_id, address, allocated_count, used[address])
+def _is_recorded(session: Session, chain: ChainName, wallet_id: str, sent: SentTransaction) -> bool:
+    attempts = select(SignedAttempt.transaction_id).filter_by(chain=chain.value)
+    has_slot = Transaction.nonce == (-1 if sent.sequence is None else sent.sequence)
+    is_signed = Transaction.id.in_(attempts.where(SignedAttempt.tx_hash.in_(sent.references)))
+    is_same = or_(has_slot, is_signed, Transaction.tx_hash.in_(sent.references))
+    of_wallet = Transaction.chain == chain.value, Transaction.wallet_id == wallet_id
+    return count(session, Transaction, is_same, *of_wallet) > 0
+
+
+def _wallets(of: InstrumentedAttribute[str], *, only_recent: bool = False) -> Iterator[Sequence[Row[str, str, str]]]:
+    wallets = select(Wallet.id, Wallet.agent_id, of).order_by(Wallet.id).limit(_BATCH_SIZE)
+    if only_recent:
+        newest = select(SignedAttempt.transaction_id).order_by(SignedAttempt.id.desc()).limit(_RECENT)
+        signers = select(Transaction.wallet_id).where(Transaction.id.in_(newest))
+        wallets = wallets.where(Wallet.id.in_(signers))
+    following = wallets
+    while True:
+        with read_only_unit() as session:
+            found = session.execute(following).all()
+        if not found:
+            return
+        yield found
+        following = wallets.where(Wallet.id > found[-1].id)

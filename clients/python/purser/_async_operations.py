@@ -1510,6 +1510,7 @@ class AsyncOperations:
         after: str | Omit = OMIT,
         search: str | Omit = OMIT,
         frozen: bool | Omit = OMIT,
+        claimed: bool | Omit = OMIT,
     ) -> api.ListedAgents:
         """List agents with their keys, oldest first. The access is recorded in the audit log.
 
@@ -1521,11 +1522,19 @@ class AsyncOperations:
             if entries are added in the meantime.
         search: A part of a name or email address, or a wallet's address, or the id of an agent or wallet.
         frozen: Only agents that are frozen, or only those that are not.
+        claimed: Only agents that an owner has claimed, or only those that none has.
         """
         result: api.ListedAgents = await self._request(
             "GET",
             "/v1/platform/agents",
-            query={"limit": limit, "offset": offset, "after": after, "search": search, "frozen": frozen},
+            query={
+                "limit": limit,
+                "offset": offset,
+                "after": after,
+                "search": search,
+                "frozen": frozen,
+                "claimed": claimed,
+            },
             is_repeatable=True,
         )
         return result
@@ -1802,15 +1811,15 @@ class AsyncOperations:
         )
         return result
 
-    async def list_all_services(self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT) -> api.OwnedPage:
-        """List the services of all agents, oldest first, without retired ones.
+    async def list_all_services(self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT) -> api.WatchedPage:
+        """List the services of all agents with their last 24 hours, oldest first, without retired ones.
 
         Use `limit` and `offset` for further pages.
 
         limit: Rows per page, at most 200.
         offset: Rows to skip.
         """
-        result: api.OwnedPage = await self._request(
+        result: api.WatchedPage = await self._request(
             "GET", "/v1/platform/services", query={"limit": limit, "offset": offset}, is_repeatable=True
         )
         return result
@@ -2326,16 +2335,49 @@ class AsyncOperations:
         )
         return result
 
-    async def list_budgets(self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT) -> api.BudgetPage:
+    async def list_agent_events(
+        self, agent_id: str, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT
+    ) -> api.AgentEvents:
+        """List the events of an agent, at most 30 days old, newest first.
+
+        An event appears some seconds after it happened. For every event in order, use `GET /v1/platform/events`.
+
+        limit: Rows per page, at most 200.
+        offset: Rows to skip.
+        """
+        result: api.AgentEvents = await self._request(
+            "GET",
+            f"/v1/platform/agents/{quote(agent_id, safe='')}/events",
+            query={"limit": limit, "offset": offset},
+            is_repeatable=True,
+        )
+        return result
+
+    async def get_treasury(self) -> api.Treasury:
+        """Read what the service's own wallets held when last read, what sellers are owed, and failed gas.
+
+        Read from the database. `failed_gas_left_usd` is what payments that their payers can make fail may still
+        cost within 24 hours on the chain; without it, these are refused.
+        """
+        result: api.Treasury = await self._request("GET", "/v1/platform/treasury", is_repeatable=True)
+        return result
+
+    async def list_budgets(
+        self, *, limit: int | Omit = OMIT, offset: int | Omit = OMIT, agent_id: str | Omit = OMIT
+    ) -> api.BudgetPage:
         """List budgets with what is left of them, oldest first.
 
         Reads all budgets, with what is used now.
 
         limit: Rows per page, at most 200.
         offset: Rows to skip.
+        agent_id: Only those that this agent, one of its keys or one of its wallets belongs to.
         """
         result: api.BudgetPage = await self._request(
-            "GET", "/v1/platform/budgets", query={"limit": limit, "offset": offset}, is_repeatable=True
+            "GET",
+            "/v1/platform/budgets",
+            query={"limit": limit, "offset": offset, "agent_id": agent_id},
+            is_repeatable=True,
         )
         return result
 

@@ -82,6 +82,15 @@ class AgentControls(TypedDict):
     """Always `true`: the change is stored."""
 
 
+class AgentEvents(TypedDict):
+    """A page of events, newest first."""
+
+    events: list[AccountEvent]
+    """What happened, oldest first."""
+    pagination: Pagination
+    """The position of this page in the whole list."""
+
+
 class AgentFreeze(TypedDict):
     """Whether an agent is frozen, and since when."""
 
@@ -1592,6 +1601,8 @@ class ListedAgent(TypedDict):
     """The email address that was given at registration; null if there was none."""
     credits_usd: float
     """The credits that can be spent on gateway and catalog calls, in US dollars."""
+    total_spent: float
+    """What of its credits was spent, in US dollars."""
     wallet: RegisteredWallet | None
     """The agent's first wallet; null if it has none."""
     frozen: bool
@@ -2964,6 +2975,8 @@ class ShownAgent(TypedDict):
     """The email address that was given at registration; null if there was none."""
     credits_usd: float
     """The credits that can be spent on gateway and catalog calls, in US dollars."""
+    total_spent: float
+    """What of its credits was spent, in US dollars."""
     wallet: RegisteredWallet | None
     """The agent's first wallet; null if it has none."""
     frozen: bool
@@ -2972,8 +2985,6 @@ class ShownAgent(TypedDict):
     """The time when a person claimed the agent (ISO 8601, UTC); null before."""
     created_at: str
     """The time of creation (ISO 8601, UTC)."""
-    total_spent: float
-    """In US dollars."""
     frozen_at: str | None
     """The time when the agent was frozen (ISO 8601, UTC); null if it is not frozen."""
     claimed_email: str | None
@@ -2982,7 +2993,7 @@ class ShownAgent(TypedDict):
     """The maximum number of requests per minute of all keys of the agent together, instead of the limit of the
     service; null: the limit of the service applies.
     """
-    wallets: list[Wallet]
+    wallets: list[WatchedWallet]
     """The wallets with their addresses and controls."""
 
 
@@ -3694,6 +3705,36 @@ TransferResult = TypedDict(
 """One of: AwaitingApproval or Movement or TransferQuote."""
 
 
+class Treasury(TypedDict):
+    """The service's own wallets, what sellers are owed, and the daily budget of each chain for payments that fail."""
+
+    owed_usd: float
+    """What sellers are owed, less commission."""
+    failed_gas_budget_usd: float
+    """The budget of each chain for 24 hours (`X402_FAILED_GAS_USD_PER_DAY`)."""
+    chains: list[TreasuryChain]
+    """The chains on which payments are accepted, as last read."""
+
+
+class TreasuryChain(TypedDict):
+    """What the service's wallets held on a chain when they were last read, and who receives payments."""
+
+    chain: str
+    """The chain that the payment is made on."""
+    recipient: str
+    """Where payments to the service go: the treasury, or the address that the operator has set."""
+    treasury_usdc: str
+    """USDC of the treasury when it was last read."""
+    submissions_left: int
+    """For how many signed payments the gas of the settlement key suffices."""
+    failed_gas_usd: float
+    """Network fees of the last 24 hours for payments that failed on the chain."""
+    failed_gas_left_usd: float
+    """What is left of the budget for payments that their payers can make fail."""
+    read_at: str
+    """When a worker last read the chain."""
+
+
 class UnsignedPayload(TypedDict):
     """The payload for the exchange. The order of the keys in `action` is part of what is signed."""
 
@@ -3898,6 +3939,79 @@ class WalletPage(TypedDict):
     """The position of this page in the whole list."""
 
 
+class WatchedEntry(TypedDict):
+    """A service that you own."""
+
+    id: str
+    """The unique identifier (UUID)."""
+    name: str
+    """The name, 1 to 100 characters."""
+    description: str
+    """A text that describes the service to other agents, at most 4000 characters."""
+    base_url: str
+    """The URL below which calls are forwarded: https on port 443 of a public host."""
+    pricing_model: Literal["per_call"]
+    """How the service is priced. `per_call`: each call that gets a response costs `price_per_call_usd`."""
+    price_per_call_usd: float
+    """The price of one call, in US dollars."""
+    category: str
+    """The category under which the catalog lists the service, 1 to 50 characters."""
+    proxy_url: str
+    """Others call it below this URL, with an API key."""
+    x402_url: str
+    """Others call it below this URL without an account, and pay each call (x402)."""
+    total_calls: int
+    """The number of calls that were charged since the service was registered."""
+    total_revenue_usd: float
+    """What callers have paid for the service in total, in US dollars."""
+    created_at: str
+    """The time of creation (ISO 8601, UTC)."""
+    status: ServiceStatus
+    """`active`, or `paused`: not in the catalog, and not callable."""
+    suspended: bool
+    """Whether the operator has stopped all calls."""
+    updated_at: str
+    """The time of the last change (ISO 8601, UTC)."""
+    last_24h: ServiceDay
+    """Figures of the last 24 hours, to the minute."""
+
+
+class WatchedPage(TypedDict):
+    """A page of services, oldest first."""
+
+    services: list[WatchedEntry]
+    """The services on this page."""
+    pagination: Pagination
+    """The position of this page in the whole list."""
+
+
+class WatchedWallet(TypedDict):
+    """A wallet."""
+
+    id: str
+    """The unique identifier (UUID)."""
+    name: str
+    """The name, 1 to 100 characters."""
+    addresses: Addresses
+    """The wallet's deposit address on each chain."""
+    spending_controls: Controls | None
+    """The wallet's limits and allowlists; null if it has none and spends without limits."""
+    transaction_count: int
+    """The number of transactions in the wallet's history."""
+    created_at: str
+    """The time of creation (ISO 8601, UTC)."""
+    exported_at: str | None
+    """Since when others may have the wallet's keys: its owner took them out, or brought them in (ISO 8601, UTC);
+    null if not. The limits bind what is done through this service, not what is signed with the keys elsewhere.
+    """
+    usage_today: SpendingWindow
+    """What the wallet spent today (UTC)."""
+    usage_week: SpendingWindow
+    """What the wallet spent in this calendar week, from Monday (UTC)."""
+    usage_month: SpendingWindow
+    """What the wallet spent in this calendar month (UTC)."""
+
+
 class Webhook(TypedDict):
     """A webhook."""
 
@@ -4070,9 +4184,11 @@ AuditAction: TypeAlias = Literal[
     "agent.notice_link_sent",
     "agent.notice_added",
     "agent.notice_removed",
+    "agent.notice_tested",
     "webhook.created",
     "webhook.changed",
     "webhook.secret_rotated",
+    "webhook.tested",
     "webhook.replayed",
     "webhook.deleted",
     "agent.credits_granted",

@@ -584,7 +584,7 @@ export abstract class Operations {
    * Use `limit` and `offset` for further pages.
    */
   listAgents(args: Input<"list_agents", ""> = {}, options?: CallOptions): Promise<Output<"list_agents">> {
-    return this.call({ method: "GET", path: "/v1/platform/agents", query: ["limit","offset","after","search","frozen"] }, args, options);
+    return this.call({ method: "GET", path: "/v1/platform/agents", query: ["limit","offset","after","search","frozen","claimed"] }, args, options);
   }
 
   /**
@@ -660,7 +660,7 @@ export abstract class Operations {
   }
 
   /**
-   * List the services of all agents, oldest first, without retired ones.
+   * List the services of all agents with their last 24 hours, oldest first, without retired ones.
    *
    * Use `limit` and `offset` for further pages.
    */
@@ -912,12 +912,30 @@ export abstract class Operations {
   }
 
   /**
+   * List the events of an agent, at most 30 days old, newest first.
+   *
+   * An event appears some seconds after it happened. For every event in order, use `GET /v1/platform/events`.
+   */
+  listAgentEvents(args: Input<"list_agent_events", "">, options?: CallOptions): Promise<Output<"list_agent_events">> {
+    return this.call({ method: "GET", path: "/v1/platform/agents/{agent_id}/events", query: ["limit","offset"] }, args, options);
+  }
+
+  /**
+   * Read what the service's own wallets held when last read, what sellers are owed, and failed gas.
+   *
+   * Read from the database. `failed_gas_left_usd` is what payments that their payers can make fail may still cost within 24 hours on the chain; without it, these are refused.
+   */
+  getTreasury(args: Input<"get_treasury", ""> = {}, options?: CallOptions): Promise<Output<"get_treasury">> {
+    return this.call({ method: "GET", path: "/v1/platform/treasury" }, args, options);
+  }
+
+  /**
    * List budgets with what is left of them, oldest first.
    *
    * Reads all budgets, with what is used now.
    */
   listBudgets(args: Input<"list_budgets", ""> = {}, options?: CallOptions): Promise<Output<"list_budgets">> {
-    return this.call({ method: "GET", path: "/v1/platform/budgets", query: ["limit","offset"] }, args, options);
+    return this.call({ method: "GET", path: "/v1/platform/budgets", query: ["limit","offset","agent_id"] }, args, options);
   }
 
   /**

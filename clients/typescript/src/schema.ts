@@ -1268,7 +1268,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List the services of all agents, oldest first, without retired ones.
+         * List the services of all agents with their last 24 hours, oldest first, without retired ones.
          * @description Use `limit` and `offset` for further pages.
          */
         get: operations["list_all_services"];
@@ -1828,6 +1828,49 @@ export interface paths {
          * @description At most 100 of each kind; `GET /v1/platform/audit?request_id=` has all entries of the audit log. 404 if nothing is stored about it: calls are kept for `RETENTION_DAYS`, events for 30 days.
          */
         get: operations["get_request"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/platform/agents/{agent_id}/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the agent (UUID). */
+                agent_id: string;
+            };
+            cookie?: never;
+        };
+        /**
+         * List the events of an agent, at most 30 days old, newest first.
+         * @description An event appears some seconds after it happened. For every event in order, use `GET /v1/platform/events`.
+         */
+        get: operations["list_agent_events"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/platform/treasury": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read what the service's own wallets held when last read, what sellers are owed, and failed gas.
+         * @description Read from the database. `failed_gas_left_usd` is what payments that their payers can make fail may still cost within 24 hours on the chain; without it, these are refused.
+         */
+        get: operations["get_treasury"];
         put?: never;
         post?: never;
         delete?: never;
@@ -6517,6 +6560,8 @@ export interface components {
             email: string | null;
             /** @description The credits that can be spent on gateway and catalog calls, in US dollars. */
             credits_usd: number;
+            /** @description What of its credits was spent, in US dollars. */
+            total_spent: number;
             /** @description The agent's first wallet; null if it has none. */
             wallet: components["schemas"]["RegisteredWallet"] | null;
             /** @description Whether an operator or the owner has frozen the agent: its wallets pay nothing. */
@@ -6539,6 +6584,38 @@ export interface components {
             /** @description The position of this page in the whole list. */
             pagination: components["schemas"]["Pagination"];
         };
+        /** @description A wallet. */
+        WatchedWallet: {
+            /**
+             * Format: uuid
+             * @description The unique identifier (UUID).
+             */
+            id: string;
+            /** @description The name, 1 to 100 characters. */
+            name: string;
+            /** @description The wallet's deposit address on each chain. */
+            addresses: components["schemas"]["Addresses"];
+            /** @description The wallet's limits and allowlists; null if it has none and spends without limits. */
+            spending_controls: components["schemas"]["Controls"] | null;
+            /** @description The number of transactions in the wallet's history. */
+            transaction_count: number;
+            /**
+             * Format: date-time
+             * @description The time of creation (ISO 8601, UTC).
+             */
+            created_at: string;
+            /**
+             * Format: date-time
+             * @description Since when others may have the wallet's keys: its owner took them out, or brought them in (ISO 8601, UTC); null if not. The limits bind what is done through this service, not what is signed with the keys elsewhere.
+             */
+            exported_at: string | null;
+            /** @description What the wallet spent today (UTC). */
+            usage_today: components["schemas"]["SpendingWindow"];
+            /** @description What the wallet spent in this calendar week, from Monday (UTC). */
+            usage_week: components["schemas"]["SpendingWindow"];
+            /** @description What the wallet spent in this calendar month (UTC). */
+            usage_month: components["schemas"]["SpendingWindow"];
+        };
         /** @description An agent with all its wallets. */
         ShownAgent: {
             /**
@@ -6554,6 +6631,8 @@ export interface components {
             email: string | null;
             /** @description The credits that can be spent on gateway and catalog calls, in US dollars. */
             credits_usd: number;
+            /** @description What of its credits was spent, in US dollars. */
+            total_spent: number;
             /** @description The agent's first wallet; null if it has none. */
             wallet: components["schemas"]["RegisteredWallet"] | null;
             /** @description Whether an operator or the owner has frozen the agent: its wallets pay nothing. */
@@ -6568,8 +6647,6 @@ export interface components {
              * @description The time of creation (ISO 8601, UTC).
              */
             created_at: string;
-            /** @description In US dollars. */
-            total_spent: number;
             /**
              * Format: date-time
              * @description The time when the agent was frozen (ISO 8601, UTC); null if it is not frozen.
@@ -6580,7 +6657,7 @@ export interface components {
             /** @description The maximum number of requests per minute of all keys of the agent together, instead of the limit of the service; null: the limit of the service applies. */
             rpm: number | null;
             /** @description The wallets with their addresses and controls. */
-            wallets: components["schemas"]["Wallet"][];
+            wallets: components["schemas"]["WatchedWallet"][];
         };
         /** @description The calls to one provider on one day. */
         UsageDay: {
@@ -6600,6 +6677,71 @@ export interface components {
         UsageDays: {
             /** @description One for each day and provider with calls. */
             days: components["schemas"]["UsageDay"][];
+        };
+        /** @description The last 24 hours, to the minute. */
+        ServiceDay: {
+            /** @description The share of forwarded calls with a response status below 500; null without calls. */
+            success_rate: number | null;
+            /** @description Time to the response headers, within 10 %; null without calls. */
+            median_latency_ms: number | null;
+            /** @description Calls that got a response and were paid for. */
+            calls: number;
+            /** @description What callers paid in the last 24 hours, in US dollars. */
+            revenue_usd: number;
+        };
+        /** @description A service that you own. */
+        WatchedEntry: {
+            /**
+             * Format: uuid
+             * @description The unique identifier (UUID).
+             */
+            id: string;
+            /** @description The name, 1 to 100 characters. */
+            name: string;
+            /** @description A text that describes the service to other agents, at most 4000 characters. */
+            description: string;
+            /** @description The URL below which calls are forwarded: https on port 443 of a public host. */
+            base_url: string;
+            /**
+             * @description How the service is priced. `per_call`: each call that gets a response costs `price_per_call_usd`.
+             * @enum {string}
+             */
+            pricing_model: "per_call";
+            /** @description The price of one call, in US dollars. */
+            price_per_call_usd: number;
+            /** @description The category under which the catalog lists the service, 1 to 50 characters. */
+            category: string;
+            /** @description Others call it below this URL, with an API key. */
+            proxy_url: string;
+            /** @description Others call it below this URL without an account, and pay each call (x402). */
+            x402_url: string;
+            /** @description The number of calls that were charged since the service was registered. */
+            total_calls: number;
+            /** @description What callers have paid for the service in total, in US dollars. */
+            total_revenue_usd: number;
+            /**
+             * Format: date-time
+             * @description The time of creation (ISO 8601, UTC).
+             */
+            created_at: string;
+            /** @description `active`, or `paused`: not in the catalog, and not callable. */
+            status: components["schemas"]["ServiceStatus"];
+            /** @description Whether the operator has stopped all calls. */
+            suspended: boolean;
+            /**
+             * Format: date-time
+             * @description The time of the last change (ISO 8601, UTC).
+             */
+            updated_at: string;
+            /** @description Figures of the last 24 hours, to the minute. */
+            last_24h: components["schemas"]["ServiceDay"];
+        };
+        /** @description A page of services, oldest first. */
+        WatchedPage: {
+            /** @description The services on this page. */
+            services: components["schemas"]["WatchedEntry"][];
+            /** @description The position of this page in the whole list. */
+            pagination: components["schemas"]["Pagination"];
         };
         /** @description A service that you own. */
         OwnedEntry: {
@@ -6645,13 +6787,6 @@ export interface components {
              * @description The time of the last change (ISO 8601, UTC).
              */
             updated_at: string;
-        };
-        /** @description A page of your services, oldest first. */
-        OwnedPage: {
-            /** @description The services on this page. */
-            services: components["schemas"]["OwnedEntry"][];
-            /** @description The position of this page in the whole list. */
-            pagination: components["schemas"]["Pagination"];
         };
         /** @description A payout or a refund. Without a chain, it is a refund in credits, or was made by the operator elsewhere. */
         Payout: {
@@ -7493,6 +7628,42 @@ export interface components {
             /** @description What it recorded in the audit log, newest first. */
             audit_entries: components["schemas"]["AuditEntry"][];
         };
+        /** @description A page of events, newest first. */
+        AgentEvents: {
+            /** @description What happened, oldest first. */
+            events: components["schemas"]["AccountEvent"][];
+            /** @description The position of this page in the whole list. */
+            pagination: components["schemas"]["Pagination"];
+        };
+        /** @description What the service's wallets held on a chain when they were last read, and who receives payments. */
+        TreasuryChain: {
+            /** @description The chain that the payment is made on. */
+            chain: string;
+            /** @description Where payments to the service go: the treasury, or the address that the operator has set. */
+            recipient: string;
+            /** @description USDC of the treasury when it was last read. */
+            treasury_usdc: string;
+            /** @description For how many signed payments the gas of the settlement key suffices. */
+            submissions_left: number;
+            /** @description Network fees of the last 24 hours for payments that failed on the chain. */
+            failed_gas_usd: number;
+            /** @description What is left of the budget for payments that their payers can make fail. */
+            failed_gas_left_usd: number;
+            /**
+             * Format: date-time
+             * @description When a worker last read the chain.
+             */
+            read_at: string;
+        };
+        /** @description The service's own wallets, what sellers are owed, and the daily budget of each chain for payments that fail. */
+        Treasury: {
+            /** @description What sellers are owed, less commission. */
+            owed_usd: number;
+            /** @description The budget of each chain for 24 hours (`X402_FAILED_GAS_USD_PER_DAY`). */
+            failed_gas_budget_usd: number;
+            /** @description The chains on which payments are accepted, as last read. */
+            chains: components["schemas"]["TreasuryChain"][];
+        };
         /** @description The further keys of an agent that have a tag. */
         TaggedKeys: {
             /**
@@ -8230,6 +8401,13 @@ export interface components {
             /** @description The position of this page in the whole list. */
             pagination: components["schemas"]["Pagination"];
         };
+        /** @description A page of your services, oldest first. */
+        OwnedPage: {
+            /** @description The services on this page. */
+            services: components["schemas"]["OwnedEntry"][];
+            /** @description The position of this page in the whole list. */
+            pagination: components["schemas"]["Pagination"];
+        };
         /** @description A service to be registered. */
         NewServiceBody: {
             /**
@@ -8411,17 +8589,6 @@ export interface components {
             id: string;
             /** @description Always `true`: the service is retired. */
             retired: boolean;
-        };
-        /** @description The last 24 hours, to the minute. */
-        ServiceDay: {
-            /** @description The share of forwarded calls with a response status below 500; null without calls. */
-            success_rate: number | null;
-            /** @description Time to the response headers, within 10 %; null without calls. */
-            median_latency_ms: number | null;
-            /** @description Calls that got a response and were paid for. */
-            calls: number;
-            /** @description What callers paid in the last 24 hours, in US dollars. */
-            revenue_usd: number;
         };
         /** @description Calls and spending of a wallet. */
         TopAgent: {
@@ -8808,7 +8975,7 @@ export interface components {
          * @description An administrative act, or a reading of keys.
          * @enum {string}
          */
-        AuditAction: "agent.created" | "agent.changed" | "agent.deleted" | "agent.frozen" | "agent.unfrozen" | "agent.shown" | "agents.shown" | "agent.personal_data_shown" | "agent.personal_data_erased" | "agent.key_rotated" | "agent.key_added" | "agent.key_changed" | "agent.key_revoked" | "agent.controls_set" | "agent.owner_key_replaced" | "agent.owner_changed" | "agent.controls_loosened" | "agent.payee_removed" | "agent.session_opened" | "agent.connection_opened" | "agent.connection_ended" | "agent.claimed" | "agent.owner_sign_in" | "agent.owner_key_refused" | "agent.notice_link_sent" | "agent.notice_added" | "agent.notice_removed" | "webhook.created" | "webhook.changed" | "webhook.secret_rotated" | "webhook.replayed" | "webhook.deleted" | "agent.credits_granted" | "claim.repeated" | "agent.claim_code_revoked" | "master_key.console_sign_in" | "master_key.passkey_added" | "master_key.passkey_removed" | "master_key.passkey_refused" | "master_key.passkey_sign_in" | "service.paused" | "service.resumed" | "service.paid" | "service.written_off" | "service.call_refunded" | "gateway_keys.shown" | "budget.created" | "budget.changed" | "budget.deleted" | "gateway_key.revoked" | "master_keys.shown" | "master_key.created" | "master_key.revoked" | "wallet.export_requested" | "wallet.export_cancelled" | "wallet.exported" | "wallet.imported" | "retired_key.exported" | "retired_key.purged" | "approval.approved" | "approval.rejected" | "agent.payee_withdrawn" | "agent.address_named" | "agent.passkey_added" | "agent.passkey_removed" | "agent.passkey_refused" | "agent.passkey_sign_in" | "bridge.written_off" | "encryption.rotation_begun" | "encryption.rotated" | "rows.accepted" | "database.set_back";
+        AuditAction: "agent.created" | "agent.changed" | "agent.deleted" | "agent.frozen" | "agent.unfrozen" | "agent.shown" | "agents.shown" | "agent.personal_data_shown" | "agent.personal_data_erased" | "agent.key_rotated" | "agent.key_added" | "agent.key_changed" | "agent.key_revoked" | "agent.controls_set" | "agent.owner_key_replaced" | "agent.owner_changed" | "agent.controls_loosened" | "agent.payee_removed" | "agent.session_opened" | "agent.connection_opened" | "agent.connection_ended" | "agent.claimed" | "agent.owner_sign_in" | "agent.owner_key_refused" | "agent.notice_link_sent" | "agent.notice_added" | "agent.notice_removed" | "agent.notice_tested" | "webhook.created" | "webhook.changed" | "webhook.secret_rotated" | "webhook.tested" | "webhook.replayed" | "webhook.deleted" | "agent.credits_granted" | "claim.repeated" | "agent.claim_code_revoked" | "master_key.console_sign_in" | "master_key.passkey_added" | "master_key.passkey_removed" | "master_key.passkey_refused" | "master_key.passkey_sign_in" | "service.paused" | "service.resumed" | "service.paid" | "service.written_off" | "service.call_refunded" | "gateway_keys.shown" | "budget.created" | "budget.changed" | "budget.deleted" | "gateway_key.revoked" | "master_keys.shown" | "master_key.created" | "master_key.revoked" | "wallet.export_requested" | "wallet.export_cancelled" | "wallet.exported" | "wallet.imported" | "retired_key.exported" | "retired_key.purged" | "approval.approved" | "approval.rejected" | "agent.payee_withdrawn" | "agent.address_named" | "agent.passkey_added" | "agent.passkey_removed" | "agent.passkey_refused" | "agent.passkey_sign_in" | "bridge.written_off" | "encryption.rotation_begun" | "encryption.rotated" | "rows.accepted" | "database.set_back";
         /**
          * @description How a body is represented in JSON.
          * @enum {string}
@@ -11975,6 +12142,8 @@ export interface operations {
                 search?: string;
                 /** @description Only agents that are frozen, or only those that are not. */
                 frozen?: boolean;
+                /** @description Only agents that an owner has claimed, or only those that none has. */
+                claimed?: boolean;
             };
             header?: never;
             path?: never;
@@ -12000,6 +12169,7 @@ export interface operations {
                      *           "frozen": false,
                      *           "id": "11a5bbc7-842e-46bd-8987-1449a00eab07",
                      *           "name": "unnamed-agent",
+                     *           "total_spent": 0.251,
                      *           "wallet": {
                      *             "addresses": {
                      *               "base": "0x97691135Be5c2DCc240AA7C0e9ade9e0D1F1774A",
@@ -12019,6 +12189,7 @@ export interface operations {
                      *           "frozen": false,
                      *           "id": "6d9c1b56-0cc0-4f94-b69d-b90f5553c9d7",
                      *           "name": "Ada",
+                     *           "total_spent": 0,
                      *           "wallet": {
                      *             "addresses": {
                      *               "base": "0xefBfb711aE89627081Ff34f32f228297ff7406F8",
@@ -12167,7 +12338,25 @@ export interface operations {
                      *             "updated_at": "2026-11-27T05:18:02.530Z",
                      *             "weekly_limit_usd": 500
                      *           },
-                     *           "transaction_count": 0
+                     *           "transaction_count": 0,
+                     *           "usage_month": {
+                     *             "remaining_usd": 1000,
+                     *             "resets_at": "2026-12-01T00:00:00.000Z",
+                     *             "spent_usd": 0,
+                     *             "unlimited": false
+                     *           },
+                     *           "usage_today": {
+                     *             "remaining_usd": 100,
+                     *             "resets_at": "2026-11-28T00:00:00.000Z",
+                     *             "spent_usd": 0,
+                     *             "unlimited": false
+                     *           },
+                     *           "usage_week": {
+                     *             "remaining_usd": 500,
+                     *             "resets_at": "2026-11-30T00:00:00.000Z",
+                     *             "spent_usd": 0,
+                     *             "unlimited": false
+                     *           }
                      *         }
                      *       ]
                      *     }
@@ -12526,6 +12715,12 @@ export interface operations {
                      *           "created_at": "2026-11-27T05:18:25.310Z",
                      *           "description": "Current weather of any city.",
                      *           "id": "7220bcab-60db-4aa0-aabe-b0d47e06e942",
+                     *           "last_24h": {
+                     *             "calls": 0,
+                     *             "median_latency_ms": null,
+                     *             "revenue_usd": 0,
+                     *             "success_rate": null
+                     *           },
                      *           "name": "City weather",
                      *           "price_per_call_usd": 0.25,
                      *           "pricing_model": "per_call",
@@ -12540,7 +12735,7 @@ export interface operations {
                      *       ]
                      *     }
                      */
-                    "application/json": components["schemas"]["OwnedPage"];
+                    "application/json": components["schemas"]["WatchedPage"];
                 };
             };
         };
@@ -14011,6 +14206,106 @@ export interface operations {
             };
         };
     };
+    list_agent_events: {
+        parameters: {
+            query?: {
+                /** @description Rows per page, at most 200. */
+                limit?: number;
+                /** @description Rows to skip. */
+                offset?: number;
+            };
+            header?: never;
+            path: {
+                /** @description The unique identifier of the agent (UUID). */
+                agent_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "events": [
+                     *         {
+                     *           "agent_id": "11a5bbc7-842e-46bd-8987-1449a00eab07",
+                     *           "data": {
+                     *             "after": {
+                     *               "daily_limit_usd": "0",
+                     *               "monthly_limit_usd": "0",
+                     *               "per_tx_limit_usd": "0",
+                     *               "weekly_limit_usd": "0"
+                     *             },
+                     *             "before": {
+                     *               "daily_limit_usd": "100",
+                     *               "monthly_limit_usd": "1000",
+                     *               "per_tx_limit_usd": "50",
+                     *               "weekly_limit_usd": "500"
+                     *             },
+                     *             "loosens": true,
+                     *             "wallet_id": "bce944a6-dd99-431d-8578-fca534378bc7"
+                     *           },
+                     *           "id": "46b59568-5b10-4bb6-a450-413d67e15f08",
+                     *           "object_id": "bce944a6-dd99-431d-8578-fca534378bc7",
+                     *           "timestamp": "2026-11-27T05:17:03.539Z",
+                     *           "type": "controls.changed"
+                     *         }
+                     *       ],
+                     *       "pagination": {
+                     *         "has_more": false,
+                     *         "limit": 50,
+                     *         "offset": 0,
+                     *         "total": 1
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["AgentEvents"];
+                };
+            };
+        };
+    };
+    get_treasury: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "chains": [
+                     *         {
+                     *           "chain": "base",
+                     *           "failed_gas_left_usd": 5,
+                     *           "failed_gas_usd": 0,
+                     *           "read_at": "2026-11-27T05:18:02.529Z",
+                     *           "recipient": "0x4668F788044A63a5433e1F19b184a973a1D691aC",
+                     *           "submissions_left": 2200,
+                     *           "treasury_usdc": "12.5"
+                     *         }
+                     *       ],
+                     *       "failed_gas_budget_usd": 5,
+                     *       "owed_usd": 2.25
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Treasury"];
+                };
+            };
+        };
+    };
     list_budgets: {
         parameters: {
             query?: {
@@ -14018,6 +14313,8 @@ export interface operations {
                 limit?: number;
                 /** @description Rows to skip. */
                 offset?: number;
+                /** @description Only those that this agent, one of its keys or one of its wallets belongs to. */
+                agent_id?: string;
             };
             header?: never;
             path?: never;

@@ -5,26 +5,31 @@ its movements. "Void" promises that no money moved, so it is returned only when 
 the receipts were read after that.
 
 A restored database does not know what used a nonce. A node returns how many transactions an address had sent at a
-block, and a binary search finds the block. A node that keeps no old states finds only the latest nonces.
+block, and a binary search finds the block. A node that keeps no old states finds only the latest nonces. What others
+submitted is in the logs of USDC, in which the use of an authorization directly precedes its transfer.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
 
+from eth_utils.crypto import keccak
+
 from app.adapters.evm import calls
-from app.adapters.evm.calls import MAX_BATCH, RpcTransaction, TransactionReceipt
+from app.adapters.evm.calls import MAX_BATCH, RpcTransaction, TransactionReceipt, read_logs
 from app.adapters.evm.contracts import calls as contracts
-from app.adapters.evm.contracts.calls import TRANSFER_EVENT, ContractEvent, EvmConnection
+from app.adapters.evm.contracts.calls import AUTHORIZATION_USED_EVENT, TRANSFER_EVENT, ContractEvent, EvmConnection
 from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.foreign_tokens import CONTRACT_TERM
 from app.adapters.evm.send import transactions
 from app.adapters.evm.send.transactions import CallTarget, FeeTerms, GasPrice
 from app.adapters.evm.track.authorizations import AuthorizationPoller, OpenAuthorization
-from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
+from app.adapters.jsonrpc.calls import EndpointError, RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
+from app.core import clock
 from app.core.chains import USDC, Token
+from app.core.identifiers import require
 from app.core.money import TokenAmount
 from app.ports.chain import (
     BlockRef,
@@ -202,7 +207,7 @@ class NonceHistoryReader(EvmConnection):
             return None
         target = CallTarget(found.recipient or "", found.value_units, found.data)
         recipient, amount = found.recipient, None
-        if not found.data:
+        if not found.data or found.value_units:
             amount = TokenAmount(found.value_units, self.native)
         elif found.recipient == self.deployment.usdc and (moved := contracts.read_transfer(found.data)):
             recipient, amount = moved[0], TokenAmount(moved[1], USDC)
@@ -213,9 +218,35 @@ class NonceHistoryReader(EvmConnection):
             expected.intent, expected.terms, usdc=self.deployment.usdc
         ):
             nonce_use = NonceUse.SAME
-        return SentTransaction(found.tx_hash, recipient, amount, nonce_use, *self._signed_bytes(found, target))
+        (raw, terms), of = self._signed_bytes(found, target), found.tx_hash
+        return SentTransaction(of, sender, recipient, amount, (of,), terms, sequence, raw, nonce_use)
 
-    def _signed_bytes(self, found: RpcTransaction, target: CallTarget) -> tuple[bytes | None, Terms | None]:
+    def outflows(self, senders: Collection[str], *, since: int) -> Sequence[SentTransaction]:
+        return self.rpc.run_on_first(lambda endpoint: [*self._outflows(endpoint, senders, since)])
+
+    def _outflows(self, endpoint: RpcEndpoint, senders: Collection[str], since: int) -> Iterator[SentTransaction]:
+        (moves, payers), (uses,) = TRANSFER_EVENT.topics(senders), AUTHORIZATION_USED_EVENT.topics()
+        head, used = endpoint.ask(calls.head()), None
+        taken: dict[tuple[str, str, bytes], tuple[str, int]] = {}
+        for _until, logs in read_logs(endpoint, self.deployment.usdc, [[moves, uses], payers], first=since, last=head):
+            for log in logs:
+                # Anyone can make the token log a transfer of nothing from any address; one to oneself takes nothing.
+                if (moved := TRANSFER_EVENT.decode(log)) and moved[0] != moved[1] and moved[2]:
+                    key = log.tx_hash, moved[0], used[1] if used and used[0] == moved[0] else b""
+                    taken[key] = moved[1], taken.get(key, ("", 0))[1] + moved[2]
+                used = AUTHORIZATION_USED_EVENT.decode(log)
+        for (tx_hash, payer, nonce), (recipient, units) in taken.items():
+            sent = partial(SentTransaction, tx_hash, payer, recipient, TokenAmount(units, USDC))
+            if nonce:
+                # A seller can give one nonce to several payers. None of our authorizations is valid for a day.
+                own, until = keccak(bytes.fromhex(payer[2:]) + nonce), int(clock.now().timestamp()) + 86_400
+                terms = OpenAuthorization(payer, nonce, until, since).as_terms()
+                yield sent(("0x" + own.hex(), "0x" + nonce.hex()), terms)
+            else:
+                found = require(endpoint.ask(calls.transaction(tx_hash)), EndpointError("unexpected_answer"))
+                yield sent((tx_hash,), {}, found.nonce if found.sender == payer else None)
+
+    def _signed_bytes(self, found: RpcTransaction, target: CallTarget) -> tuple[bytes | None, Terms]:
         """Reassemble the signed bytes, with their terms; None if they do not have the form that we sign."""
         fields = found.model_extra or {}
         try:
@@ -226,8 +257,10 @@ class NonceHistoryReader(EvmConnection):
             unsigned = transactions.fields_of(self.deployment.chain_id, found.nonce, fee, target)
             raw = transactions.encode_signed(unsigned, *signature)
         except Exception:  # of any class, by what the node has sent
-            return None, None
-        return (raw, fee.as_terms()) if transactions.hash_of(raw) == found.tx_hash else (None, None)
+            return None, {}
+        # What replaces a call is the same call.
+        terms = {**fee.as_terms(), **(target.as_terms() if found.data else {})}
+        return (raw, terms) if transactions.hash_of(raw) == found.tx_hash else (None, {})
 
 
 def _latest_counts(endpoint: RpcEndpoint, addresses: Sequence[str]) -> list[int]:

@@ -27,7 +27,7 @@ from app.adapters.solana.track import account_history
 from app.ports.chain import Terms, TransactionQuery
 
 _READ_LIMITS = account_history.HistoryReadLimits()
-_OTHER_VERSION = -32015
+OTHER_VERSION = -32015
 """Agave `custom_error.rs`: UNSUPPORTED_TRANSACTION_VERSION. Ours have version 0, which is requested."""
 _MAX_KNOWN = 20_000
 _MARK = "payment_blockhash_slot"
@@ -221,7 +221,7 @@ class SponsoredTransferPoller(SolanaConnection):
         reading = {name: account_history.transaction(name, commitment, LandedTransaction) for name in unknown}
         endpoint.run([*reading.values()], max_batch=MAX_LARGE_BATCH)
         for name, call in reading.items():
-            if call.error is not None and call.error.code == _OTHER_VERSION:
+            if call.error is not None and call.error.code == OTHER_VERSION:
                 self._signatures[name] = frozenset()
             elif (landed := call.result_or_none) is not None:
                 self._signatures[name] = frozenset(map(str, landed.transaction.signatures))
