@@ -113,14 +113,9 @@ def normalise_code(text: str) -> str | None:
     return f"{found[1]}-{found[2]}" if found else None
 
 
-def keyed_hash(code: str, pepper: bytes) -> str:
-    """Return the HMAC-SHA256 of a normalised code in hexadecimal; the database stores nothing else of it."""
-    return hmac.new(pepper, code.encode(), hashlib.sha256).hexdigest()
-
-
 def keyed_hashes(code: str, peppers: Sequence[tuple[str, bytes]]) -> list[str]:
-    """Return the hashes that a code may be stored as: one per pepper, newest first."""
-    return [keyed_hash(code, pepper) for _, pepper in peppers]
+    """Return the HMAC-SHA256 of a normalised code by each pepper, newest first; nothing else of it is stored."""
+    return [hmac.new(pepper, code.encode(), hashlib.sha256).hexdigest() for _, pepper in peppers]
 
 
 def emails_equal(one: str | None, other: str | None) -> bool:
@@ -131,17 +126,16 @@ def emails_equal(one: str | None, other: str | None) -> bool:
 def issue(session: Session, agent_id: str) -> str:
     """Generate an unused code, store its hash and return it; it is never available again."""
     peppers = app_state().settings.code_pepper_list()
-    pepper_id, pepper = peppers[0]
     created_at = clock.now()
     for _ in range(20):
         code = generate_code()
         # The unique column covers hashes under the first pepper only; those under older ones are looked up.
-        older = keyed_hashes(code, peppers[1:])
+        newest, *older = keyed_hashes(code, peppers)
         if older and session.scalar(select(ClaimCode.id).where(ClaimCode.code_hmac.in_(older))):
             continue
         row = {
-            "id": identifiers.new_id(), "agent_id": agent_id, "code_hmac": keyed_hash(code, pepper),
-            "pepper_id": pepper_id, "expires_at": created_at + CODE_LIFETIME, "created_at": created_at,
+            "id": identifiers.new_id(), "agent_id": agent_id, "code_hmac": newest,
+            "pepper_id": peppers[0][0], "expires_at": created_at + CODE_LIFETIME, "created_at": created_at,
         }  # fmt: skip
         # Both databases have ON CONFLICT DO NOTHING; an IntegrityError would abort PostgreSQL's transaction.
         if _INSERT.execute(session, row):

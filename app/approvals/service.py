@@ -76,19 +76,14 @@ def request_approval(
     spending: SpendingRequest = needed.spending_request
     approval_id, now = identifiers.new_id(), clock.now()
     expires_at = now + _LIFETIME
-    sealed_text = json.dumps(
-        {
-            "id": approval_id, "wallet_id": needed.wallet_id, "kind": kind.value,
-            "value_nanos": spending.value_nanos, "recipient": spending.recipient, "domain": spending.domain,
-            "facts": dict(facts), "note": note, "body": body.decode(),
-            "salt": secrets.token_hex(16), "expires_at": clock.isoformat(expires_at),
-        },
-        sort_keys=True,
-    )  # fmt: skip
+    shown: dict[str, Any] = {
+        "id": approval_id, "wallet_id": needed.wallet_id, "kind": kind.value, "recipient": spending.recipient,
+        "domain": spending.domain, "facts": dict(facts), "note": note,
+    }  # fmt: skip
+    request = {"value_nanos": spending.value_nanos, "body": body.decode(), "expires_at": clock.isoformat(expires_at)}
+    sealed_text = json.dumps({**shown, **request, "salt": secrets.token_hex(16)}, sort_keys=True)
     row = Approval(
-        id=approval_id, agent_id=needed.agent_id, wallet_id=needed.wallet_id, kind=kind.value,
-        reason=needed.reason, value_nanos=spending.value_nanos or 0, recipient=spending.recipient,
-        domain=spending.domain, facts=dict(facts), note=note,
+        **shown, agent_id=needed.agent_id, reason=needed.reason, value_nanos=spending.value_nanos or 0,
         request_hash=hashlib.sha256(sealed_text.encode()).hexdigest(),
         sealed=SEALED_REQUESTS.seal(sealed_text, approval_id),
         request_id=telemetry.originating_request_id(), created_at=now, expires_at=expires_at,

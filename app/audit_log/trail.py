@@ -23,7 +23,7 @@ from app.audit_log.actors import Actor, ActorKind
 from app.audit_log.witness import AuditHeadView
 from app.authenticated import SealedColumn
 from app.core import clock
-from app.core.identifiers import new_id
+from app.core.identifiers import new_id, require
 from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedInsert
 from app.db.tables import ID, UtcDateTime, count, having, partial_index, table_of, update_rows
@@ -134,6 +134,7 @@ class AuditAction(StrEnum):
     SERVICE_PAID = "service.paid"
     SERVICE_WRITTEN_OFF = "service.written_off"
     SERVICE_CALL_REFUNDED = "service.call_refunded"
+    PAYMENT_REFUNDED = "payment.refunded"
     GATEWAY_KEYS_SHOWN = "gateway_keys.shown"
     BUDGET_CREATED = "budget.created"
     BUDGET_CHANGED = "budget.changed"
@@ -171,7 +172,7 @@ class AuditAction(StrEnum):
 _SUBJECT_KINDS: Mapping[str, str] = {
     "agent": "agent", "budget": "budget", "claim": "agent", "gateway_key": "gateway_key", "service": "service",
     "webhook": "webhook", "master_key": "master_key", "retired_key": "wallet", "bridge": "transaction",
-    "approval": "approval", "wallet": "wallet",
+    "approval": "approval", "wallet": "wallet", "payment": "payment",
 }  # fmt: skip
 
 
@@ -273,9 +274,7 @@ def list_entries(
 def get_entry(session: Session, entry_id: str) -> AuditEntryRow:
     """Return one entry. Works in a read-only unit. Raises: NotFound."""
     row = session.execute(_entries().where(AuditEntry.id == entry_id)).one_or_none()
-    if row is None:
-        raise NotFound("No audit entry has this id.")
-    return row
+    return require(row, NotFound("No audit entry has this id."))
 
 
 def get_head(session: Session) -> AuditHeadView:

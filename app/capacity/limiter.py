@@ -22,7 +22,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeVar
 
 import limits
@@ -80,9 +80,9 @@ class ConcurrencyLimiter:
                 raise _overloaded("")
             for quota in quotas:
                 self._used[quota.key] += 1
-        return Permit(self, account_id, quotas)
+        return Permit(partial(self._release, account_id, quotas))
 
-    def release(self, account_id: str, quotas: Collection[Quota]) -> None:
+    def _release(self, account_id: str, quotas: Collection[Quota]) -> None:
         with self._lock:
             self._pool.release(ResourceUse.UPSTREAM, account_id)
             for quota in quotas:
@@ -94,15 +94,13 @@ class ConcurrencyLimiter:
 class Permit:
     """The right to forward one call; released on every way out."""
 
-    def __init__(self, limiter: ConcurrencyLimiter, account_id: str, quotas: Collection[Quota]) -> None:
-        self._limiter: ConcurrencyLimiter | None = limiter
-        self._account_id = account_id
-        self._quotas = quotas
+    def __init__(self, release: Callable[[], None]) -> None:
+        self._release: Callable[[], None] | None = release
         self._connection: ClientSocket | None = None
 
     @property
     def is_held(self) -> bool:
-        return self._limiter is not None
+        return self._release is not None
 
     def transfer_to(self, connection: ClientSocket) -> None:
         """Let a connection hold it until the response is written, which takes the same thread."""
@@ -116,9 +114,9 @@ class Permit:
 
     def release(self) -> None:
         """Release it. May be repeated."""
-        limiter, self._limiter = self._limiter, None
-        if limiter is not None:
-            limiter.release(self._account_id, self._quotas)
+        release, self._release = self._release, None
+        if release is not None:
+            release()
 
     def release_after_response(self) -> None:
         """Release it once the response is written: the connection does so; without one, immediately."""

@@ -17,6 +17,7 @@ from app.authenticated import Authenticated, AuthenticatedStateMachine
 from app.db.state_machine import StateMachine
 from app.db.tables import ID, SERIAL, UtcDateTime, partial_index
 from app.extensions import Model
+from app.payments.models import Payment
 from app.wallets.views.history import TransactionView
 
 PROVIDER_PREFIX = "service:"
@@ -175,7 +176,8 @@ class Payout(Model):
     """What was taken from the earnings of a service: paid to its seller, or back to the payer of one of its calls.
 
     Its id is that of the transaction that pays it. Without a chain, it is a refund in credits, or a payout that the
-    operator made elsewhere. It is closed once it can no longer change.
+    operator made elsewhere. Without a service, it returns the payment `call_id`, of which no seller earned anything. It
+    is closed once it can no longer change.
     """
 
     __tablename__ = "service_payouts"
@@ -191,8 +193,8 @@ class Payout(Model):
     )
 
     id: Mapped[str] = mapped_column(ID, primary_key=True)
-    service_id: Mapped[str] = mapped_column(ID)
-    agent_id: Mapped[str] = mapped_column(ID)
+    service_id: Mapped[str | None] = mapped_column(ID)
+    agent_id: Mapped[str | None] = mapped_column(ID)
     kind: Mapped[str] = mapped_column(String(6))
     status: Mapped[str] = mapped_column(String(7))
     amount_nanos: Mapped[int] = mapped_column(BigInteger)
@@ -208,6 +210,8 @@ class Payout(Model):
     """What pays it, as it was when this row was read."""
     wallet_id: str | None = None
     """The seller's wallet to which it is about to be paid."""
+    payment: Payment | None = None
+    """What it is about to return."""
 
 
 class ServiceTotal(Model):

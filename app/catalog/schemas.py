@@ -324,18 +324,23 @@ class ApprovablePayout(PayoutBody):
     service_id = fields.String(required=True)
 
 
-class RefundBody(Schema):
+class RefundAmount(Schema):
+    """What to refund; without an amount, all that was paid."""
+
+    amount_usd = Usd(load_default=None, allow_none=True, metadata={"example": 1})
+
+
+class RefundBody(RefundAmount):
     """The call to refund; without an amount, all that was paid for it."""
 
     call_id = Text(required=True, metadata={"example": EXAMPLE_ID})
-    amount_usd = Usd(load_default=None, allow_none=True, metadata={"example": 1})
 
 
 class PayoutShape(Schema):
     """A payout or a refund. Without a chain, it is a refund in credits, or was made by the operator elsewhere."""
 
     id = fields.UUID(required=True)
-    service_id = fields.UUID(required=True)
+    service_id = fields.UUID(required=True, allow_none=True)
     kind = fields.String(required=True, metadata={"enum": list(PayoutKind)})
     status = fields.String(required=True, metadata={"enum": list(PayoutStatus)})
     amount_usd = Usd(required=True, attribute="amount_nanos")

@@ -7,6 +7,7 @@ or checked itself is read with `json.loads`.
 import json
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
 from json import decoder
@@ -25,24 +26,15 @@ _MAX_MAGNITUDE = 400
 """The power of ten of a number in a response: more than any number of 256 bits or of a binary fraction has."""
 
 
+@dataclass(slots=True, unsafe_hash=True)
 class JsonNumber:
     """A JSON number with a fraction or an exponent, as it was written. It is neither a str nor a number."""
 
-    __slots__ = ("text",)
+    text: str
 
-    def __init__(self, text: str) -> None:
-        if len(text) > _MAX_NUMBER_CHARS or len(text.lower().partition("e")[2]) > _MAX_EXPONENT_CHARS:
+    def __post_init__(self) -> None:
+        if len(self.text) > _MAX_NUMBER_CHARS or len(self.text.lower().partition("e")[2]) > _MAX_EXPONENT_CHARS:
             raise _number_too_long()
-        self.text = text
-
-    def __repr__(self) -> str:
-        return f"JsonNumber({self.text!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, JsonNumber) and other.text == self.text
-
-    def __hash__(self) -> int:
-        return hash(self.text)
 
     @property
     def decimal(self) -> Decimal:

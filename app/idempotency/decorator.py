@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.db.unit_of_work import CommitUnknownError, is_unavailable
 from app.errors import IdempotencyConflict, InvalidInput, ServiceError
 from app.idempotency import service
-from app.idempotency.service import HEADER, Claim, KeyScope, StoredResponse
+from app.idempotency.service import HEADER, Claim, IdempotencyKey, KeyScope
 from app.web import error_responses
 from app.web.blueprint import document_errors, document_header, documentation_section
 from app.web.client_request import current_request
@@ -70,7 +70,7 @@ def idempotent(
                 claimed = service.claim_key(scope, content, lifetime=_DERIVED_LIFETIME, conflict=derived_conflict)
             else:
                 claimed = service.claim_key(scope, content)
-            if isinstance(claimed, StoredResponse):
+            if isinstance(claimed, IdempotencyKey):
                 response = _replay(claimed, lambda subject_id: serialize(rebuild(subject_id)), on_replay)
             else:
                 response = _execute_and_store(view, claimed, args, kwargs, stores_response=stores_response)
@@ -155,7 +155,7 @@ def _execute_and_store(
 
 
 def _replay(
-    stored: StoredResponse, rebuild: Callable[[str], Response], on_replay: Callable[[str], None] | None
+    stored: IdempotencyKey, rebuild: Callable[[str], Response], on_replay: Callable[[str], None] | None
 ) -> Response:
     if (found := stored.read()) is not None:
         response = Response(found[1], status=found[0], mimetype="application/json")

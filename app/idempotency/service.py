@@ -53,6 +53,23 @@ class IdempotencyKey(Model):
     lease_until: Mapped[datetime] = mapped_column(UtcDateTime)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
+    def record(self) -> str:
+        """Return the id of the record. Raises: RowChanged."""
+        with read_only_unit() as session:
+            if self.answer_sealed is None:
+                is_ours = authenticated.is_permitted(session)
+            else:
+                is_ours = _ANSWERS.open(self.answer_sealed, self.id).decode() == self.subject_id
+        if not is_ours or self.subject_id is None:
+            raise authenticated.RowChanged(self.__tablename__, self.id)
+        return self.subject_id
+
+    def read(self) -> tuple[int, bytes] | None:
+        """Return the stored status and body, or None if only the record is known."""
+        if self.answer_status is None or self.answer_sealed is None:
+            return None
+        return self.answer_status, _ANSWERS.open(self.answer_sealed, self.id)
+
 
 _log = structlog.get_logger(__name__)
 
@@ -138,37 +155,10 @@ class Claim:
         self.is_bound = True
 
 
-@dataclass(frozen=True, slots=True)
-class StoredResponse:
-    """What is known of a request that was executed before: its record, and its response unless it was lost."""
-
-    row_id: str
-    subject_id: str | None
-    answer_status: int | None
-    answer_sealed: str | None
-
-    def record(self) -> str:
-        """Return the id of the record. Raises: RowChanged."""
-        with read_only_unit() as session:
-            if self.answer_sealed is None:
-                is_ours = authenticated.is_permitted(session)
-            else:
-                is_ours = _ANSWERS.open(self.answer_sealed, self.row_id).decode() == self.subject_id
-        if not is_ours or self.subject_id is None:
-            raise authenticated.RowChanged(IdempotencyKey.__tablename__, self.row_id)
-        return self.subject_id
-
-    def read(self) -> tuple[int, bytes] | None:
-        """Return the stored status and body, or None if only the record is known."""
-        if self.answer_status is None or self.answer_sealed is None:
-            return None
-        return self.answer_status, _ANSWERS.open(self.answer_sealed, self.row_id)
-
-
 def claim_key(
     scope: KeyScope, content: bytes, *, lifetime: timedelta = RETENTION, conflict: str = OTHER_BODY
-) -> Claim | StoredResponse:
-    """Claim a key for a request with this content, or return what an earlier request under it has left.
+) -> Claim | IdempotencyKey:
+    """Claim a key for a request with this content, or return it as an earlier request has left it.
 
     `content` is the canonical form of the body. After `lifetime`, at most the retention period, the key is a new one.
 
@@ -176,7 +166,8 @@ def claim_key(
     """
     now, row_id, holder = clock.now(), new_id(), new_id()
     # With the owner: the row of another that was moved here by SQL is no answer.
-    accepted = _fingerprints(scope.owner_id.encode() + b"\n" + content)
+    body = scope.owner_id.encode() + b"\n" + content
+    accepted = [each.hex() for each in keyed_digests("idempotency", body, app_state().settings.secret_key_list())]
     claimed = {"holder": holder, "lease_until": now + _LEASE, "created_at": now}
     claimed |= dict.fromkeys(("request_hmac", "body_hmac"), accepted[0])
     with suppress(IntegrityError):
@@ -194,7 +185,7 @@ def claim_key(
             if row.answer_status is None and row.lease_until > now:
                 raise _in_progress(row.lease_until, now)
             if row.answer_status is not None or row.subject_id is not None:
-                return StoredResponse(row.id, row.subject_id, row.answer_status, row.answer_sealed)
+                return row
         # Abandoned, or too old; the row is locked.
         claimed |= dict.fromkeys(("subject_id", "answer_status", "answer_sealed"))
         update_rows(session, IdempotencyKey, IdempotencyKey.id == row.id, **claimed)
@@ -212,8 +203,3 @@ def _in_progress(lease_until: datetime, now: datetime) -> IdempotencyConflict:
         f"The first request with this {HEADER} is still running.",
         retry_after_seconds=max(1, math.ceil((lease_until - now).total_seconds())),
     )
-
-
-def _fingerprints(body: bytes) -> list[str]:
-    """Return the fingerprints of a body, under the current secret and under those that are still accepted."""
-    return [each.hex() for each in keyed_digests("idempotency", body, app_state().settings.secret_key_list())]

@@ -28,7 +28,7 @@ from app.gateway import routes as gateway
 from app.gateway.call import read_and_close
 from app.gateway.providers.table import ProviderTable
 from app.idempotency import service as idempotency
-from app.idempotency.service import Claim, KeyScope, StoredResponse
+from app.idempotency.service import Claim, IdempotencyKey, KeyScope
 from app.identity import guards
 from app.mcp.tools import CALL_SERVICE
 from app.payments.presented import SIGNED_HEADER
@@ -108,7 +108,7 @@ def call_service(
         return error_responses.error_response(InvalidInput(f"{name}: {problems[0]}", details={"fields": fields}))
     except ServiceError as error:
         return error_responses.error_response(error)
-    if isinstance(claim, StoredResponse):
+    if isinstance(claim, IdempotencyKey):
         return _replay(claim)
     response = _call(request, call, headers)
     if response.status_code == HTTPStatus.OK and _may_be_charged(response.get_json()):
@@ -146,7 +146,7 @@ def _may_be_charged(result: Mapping[str, Any]) -> bool:
     return result["status"] < HTTPStatus.INTERNAL_SERVER_ERROR and (cost is None or Decimal(cost) > 0)
 
 
-def _claim(call: Mapping[str, Any], request_id: str | None) -> Claim | StoredResponse:
+def _claim(call: Mapping[str, Any], request_id: str | None) -> Claim | IdempotencyKey:
     if request_id is None or guards.find_principal() is None:
         return Claim.none()
     scope = KeyScope(guards.idempotency_owner(), "POST", f"/mcp/{CALL_SERVICE}", request_id)
@@ -158,7 +158,7 @@ def _claim(call: Mapping[str, Any], request_id: str | None) -> Claim | StoredRes
     return claim
 
 
-def _replay(stored: StoredResponse) -> Response:
+def _replay(stored: IdempotencyKey) -> Response:
     found = stored.read()
     if found is None:
         conflict = IdempotencyConflict(

@@ -44,6 +44,7 @@ class PaymentStatus(StrEnum):
     CLOSED = "closed"
     VOID = "void"
     REVERSED = "reversed"
+    REFUNDED = "refunded"
 
 
 _EVENTS = {
@@ -67,6 +68,7 @@ def _announce(session: Session, row: Any, status: PaymentStatus, _reason: str | 
     outbox.record(session, event, agent_id=None, object_id=row.id, data=data)
 
 
+_TAKEN_BACK = {PaymentStatus.REVERSED, PaymentStatus.REFUNDED}
 PAYMENTS = StateMachine(
     Payment.status,
     initial={PaymentStatus.SETTLING, PaymentStatus.PAID, PaymentStatus.AUTHORIZED},
@@ -81,12 +83,13 @@ PAYMENTS = StateMachine(
             PaymentStatus.AUTHORIZED,
         },
         # `reversed` when a reorg reversed it permanently.
-        PaymentStatus.PAID: {PaymentStatus.SERVING, PaymentStatus.CLOSED, PaymentStatus.REVERSED},
+        PaymentStatus.PAID: {PaymentStatus.SERVING, PaymentStatus.CLOSED, *_TAKEN_BACK},
         # `paid` again when the call is known not to have been served.
-        PaymentStatus.SERVING: {PaymentStatus.SERVED, PaymentStatus.PAID, PaymentStatus.REVERSED},
+        PaymentStatus.SERVING: {PaymentStatus.SERVED, PaymentStatus.PAID, *_TAKEN_BACK},
         # `paid` again when the purchase was refunded.
-        PaymentStatus.SERVED: {PaymentStatus.PAID, PaymentStatus.REVERSED},
-        PaymentStatus.CLOSED: {PaymentStatus.REVERSED},
+        PaymentStatus.SERVED: {PaymentStatus.PAID, *_TAKEN_BACK},
+        PaymentStatus.CLOSED: _TAKEN_BACK,
+        PaymentStatus.REFUNDED: {PaymentStatus.REVERSED},
     },
     logger=structlog.get_logger(__name__),
     announce=_announce,
@@ -119,7 +122,7 @@ _HAS_ATTEMPTS = and_(_PAYMENTS.c.tries < MAX_ATTEMPTS, _PAYMENTS.c.paid_at > bin
 _NEXT_TRY = _PAYMENTS.c.tries + 1
 _NO_OUTCOME = {PaymentStatus.AUTHORIZED, PaymentStatus.SETTLING}
 _HAS_NO_OUTCOME = Payment.status.in_([each.value for each in _NO_OUTCOME])
-_COMPLETED_STATUSES = {PaymentStatus.PAID, PaymentStatus.SERVING, PaymentStatus.SERVED, PaymentStatus.CLOSED}
+COMPLETED = {each for each, to in PAYMENTS.permitted.items() if PaymentStatus.REVERSED in to} - _NO_OUTCOME
 
 
 def transaction_claim_key(chain: ChainName, tx_hash: str) -> str:
@@ -146,12 +149,6 @@ def get(session: Session, payment_id: str) -> PaymentRow:
     """Return a payment. Raises: NoResultFound."""
     payment: PaymentRow = _BY_ID.one(session, {"of_payment": payment_id})
     return payment
-
-
-def find_served(session: Session, payment_id: str, *, provider: str) -> Payment | None:
-    """Return the payment for a call of a provider that was served and not reversed; None without one."""
-    is_served = Payment.provider == provider, Payment.status == PaymentStatus.SERVED.value
-    return session.scalar(select(Payment).where(Payment.id == payment_id, *is_served))
 
 
 def of_request(session: Session, request_id: str, *, limit: int) -> Sequence[Payment]:
@@ -278,13 +275,13 @@ def relink_transaction(session: Session, payment_id: str, *, tx_hash: str) -> No
 
 def mark_reversed(session: Session, payment_id: str) -> bool:
     """Record a permanent reversal. The claims stay: the same authorization must not pay for another call."""
-    return bool(PAYMENTS.move(session, payment_id, _COMPLETED_STATUSES, PaymentStatus.REVERSED))
+    return bool(PAYMENTS.move(session, payment_id, COMPLETED, PaymentStatus.REVERSED))
 
 
 def find_by_transactions(session: Session, hashes: Iterable[str], *, since: datetime) -> list[Payment]:
     """Return the signed payments since then that landed in one of these transactions."""
     rows = select(Payment).where(
-        Payment.status.in_([each.value for each in _COMPLETED_STATUSES]),
+        Payment.status.in_([each.value for each in COMPLETED]),
         Payment.created_at >= since,
         Payment.rail != PaymentRail.HASH.value,
         Payment.tx_hash.in_(list(hashes)),
@@ -301,12 +298,15 @@ def reversed_by_chain(session: Session) -> dict[str, int]:
     return dict(session.execute(rows).all())
 
 
-def revenue_by_provider(session: Session, *, prefix: str, status: PaymentStatus | None = None) -> dict[str, int]:
+def revenue_by_provider(
+    session: Session, *, prefix: str, status: PaymentStatus | None = None, before: datetime | None = None
+) -> dict[str, int]:
     """Return what served calls cost, in nano-dollars, by provider with a name that begins with `prefix`.
 
-    With a status, only what the payments that have it now were for.
+    With a status, only what the payments that have it now were for; with a time, those that were made before it.
     """
     of_status = [] if status is None else [Payment.status == status.value]
+    of_status += [] if before is None else [Payment.created_at < before]
     rows = session.execute(
         select(Payment.provider, func.sum(Payment.required_units))
         .where(Payment.provider.startswith(prefix, autoescape=True), Payment.served_at.is_not(None), *of_status)

@@ -17,6 +17,7 @@ class Payment(Model):
     __tablename__ = "payments"
     __table_args__ = (
         Index("ix_payments_open", "status", "created_at"),
+        Index("ix_payments_created_at", "created_at", "id"),
         partial_index("ix_payments_request_id", "request_id", where="request_id IS NOT NULL"),
         CheckConstraint("tries >= 0", name="ck_payments_tries"),
     )
@@ -125,7 +126,10 @@ class TopUp(Model):
     """
 
     __tablename__ = "topups"
-    __table_args__ = (Index("ix_topups_open", "chain", "closed_at"), Index("ix_topups_wallet_id", "wallet_id"))
+    __table_args__ = (
+        Index("ix_topups_open", "chain", "closed_at"), Index("ix_topups_wallet_id", "wallet_id"),
+        Index("ix_topups_account_id", "account_id"),
+    )  # fmt: skip
 
     transaction_id: Mapped[str] = mapped_column(ID, primary_key=True)
     wallet_id: Mapped[str] = mapped_column(ID)

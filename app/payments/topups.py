@@ -22,6 +22,7 @@ from app.core.money import nanos_from_usd
 from app.core.movement_kinds import MovementKind
 from app.credits import accounts as credit_accounts
 from app.db import leases
+from app.db.tables import sums
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, TransactionInProgress
 from app.idempotency.service import Claim
@@ -90,6 +91,11 @@ def _transfer(wallet: WalletView, order: TopUpOrder) -> TransferOrder:
 
 def grant_reference(transaction_id: str) -> str:
     return f"{REFERENCE_PREFIX}{transaction_id}"
+
+
+def owed_nanos(session: Session, account_id: str) -> int:
+    """Return what an account was granted for transfers that can no longer land, and has not repaid."""
+    return sums(session, TopUp.owed_nanos, where=[TopUp.account_id == account_id])[0]
 
 
 def open_topup_error(session: Session, wallet_id: str) -> TransactionInProgress | None:

@@ -13,6 +13,7 @@ from app.audit_log import trail, verification
 from app.audit_log.actors import current_actor as _actor
 from app.audit_log.trail import AuditAction
 from app.catalog.models import Payout, Service
+from app.catalog.payouts import refunds
 from app.catalog.payouts import routes as payout_routes
 from app.catalog.payouts import service as payouts
 from app.catalog.schemas import AllPayouts, OwnedEntry, PayoutQuery, PayoutShape, RefundBody, WatchedPage
@@ -26,7 +27,7 @@ from app.idempotency.service import Claim
 from app.identity import guards
 from app.identity.models import MasterKey
 from app.identity.service import AgentSnapshot
-from app.platform import keys, personal_data, schemas
+from app.platform import keys, margin, personal_data, schemas
 from app.platform.agents import fleet, service
 from app.platform.agents.fleet import FleetControlsResult
 from app.platform.agents.service import AgentKeyRotation, AgentView
@@ -36,7 +37,7 @@ from app.shopping import service as shopping
 from app.shopping.routes import shown
 from app.spending.controls import ControlsChange
 from app.usage import service as usage
-from app.usage.routes import FOCUS, FOCUS_EXAMPLE, UsageSums, UsageSumShape, focus_of, sums_of
+from app.usage.routes import FOCUS, FOCUS_EXAMPLE, focus_of
 from app.wallets.api.schemas import HistoryQuery, TransactionPage
 from app.wallets.views.history import TransactionView
 from app.web.blueprint import CSV, Blueprint, json_file, offers_csv
@@ -99,12 +100,13 @@ def get_usage_by_day(query: dict[str, Any]) -> dict[str, Any]:
 
 @blp.get("/usage/sums")
 @blp.arguments(schemas.AllUsageSumsQuery, location="query")
-@blp.response(200, UsageSums)
-@offers_csv(blp, "items", UsageSumShape)
+@blp.response(200, lookup_schemas.Margins)
+@offers_csv(blp, "items", lookup_schemas.MarginShape)
 @blp.raises(LimitReached)
 def get_all_usage_sums(query: dict[str, Any]) -> Page[dict[str, Any]]:
-    """Read what the calls of an agent, or of all, cost together, by day, provider, model, key, tag or agent."""
-    return sums_of(query.pop("agent_id"), query)
+    """Read what calls of an agent, or of all, cost, and the margin, by day, provider, model, key, tag or agent."""
+    with read_only_unit() as session:
+        return margin.page_of(session, query.pop("agent_id"), query.pop("group_by"), query.pop("page"), query)
 
 
 @blp.get("/usage/focus")
@@ -155,7 +157,8 @@ def list_all_payouts(query: dict[str, Any]) -> Page[Payout]:
 @blp.raises(*payout_routes.REFUND_ERRORS)
 def refund_call_of_service(body: dict[str, Any], service_id: str, claim: Claim) -> Payout:
     """Refund a call of any service once, from its earnings, to whom its seller could refund it."""
-    return payout_routes.refund(payouts.find_service(service_id), body, claim)
+    made = refunds.of_call(payouts.find_service(service_id), body["call_id"])
+    return payout_routes.refund(made, body, claim)
 
 
 @blp.post("/services/<string:service_id>/write-off")

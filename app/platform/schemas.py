@@ -127,6 +127,7 @@ ListedAgents = page_schema("ListedAgents", "agents", ListedAgent, "A page of age
 class ShownAgent(ListedAgent):
     """An agent with all its wallets."""
 
+    owed_usd = Usd(required=True, attribute="owed_nanos")
     frozen_at = Instant(required=True, allow_none=True)
     claimed_email = fields.String(required=True, allow_none=True)
     rpm = fields.Integer(required=True, allow_none=True, attribute="requests_per_minute")

@@ -11,7 +11,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Protocol
 
-from app.core.chains import ChainName, Token
+from app.core.chains import USDC, AddressError, ChainName, Token, address_for_chain
 from app.core.money import TokenAmount, decimal_string
 from app.ports.errors import Rejected
 from app.ports.vault import Signer
@@ -374,3 +374,12 @@ class Chain(Protocol):
 
     def deposits(self, watched: Sequence[WatchedAddress], *, cursor: BlockRef | None) -> DepositScan:
         """Find deposits since the cursor and scan states, at the depth that deposits require."""
+
+
+def payable_address(chain: Chain, text: str) -> str | None:
+    """Return the canonical spelling of an address that can be paid in USDC, or None for anything else. No I/O."""
+    try:
+        recipient = address_for_chain(text, chain.name)
+    except AddressError:
+        return None
+    return None if chain.recipient_rejection(recipient, USDC) else recipient

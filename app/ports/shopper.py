@@ -5,7 +5,7 @@ it once at most: after `authorize_order` has returned, every end but an `OrderCo
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -136,27 +136,23 @@ class ElementQuestion:
     purpose: ChoicePurpose = ChoicePurpose.CONTINUE
 
 
+@dataclass(eq=False, repr=False)
 class PurchaseFailed(Exception):
-    """Nothing was ordered. Never raised after `authorize_order` has returned; see `PurchaseOutcomeUnknown`."""
+    """Nothing was ordered. Never raised after `authorize_order` has returned; see `PurchaseOutcomeUnknown`.
 
-    def __init__(
-        self,
-        code: FailureCode,
-        message: str,
-        *,
-        missing: tuple[str, ...] = (),
-        choices: tuple[str, ...] = (),
-        quoted: tuple[str, ...] = (),
-        is_permanent: bool = False,
-    ) -> None:
-        """`quoted` are the parts of the message that a page contains; `is_permanent`: the operator has to act."""
-        super().__init__(code.value)
-        self.code = code
-        self.message = message
-        self.missing = missing
-        self.choices = choices
-        self.quoted = quoted
-        self.is_permanent = is_permanent
+    `quoted` are the parts of the message that a page contains; `is_permanent`: the operator has to act.
+    """
+
+    code: FailureCode
+    message: str
+    _: KW_ONLY
+    missing: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    quoted: tuple[str, ...] = ()
+    is_permanent: bool = False
+
+    def __post_init__(self) -> None:
+        super().__init__(self.code.value)
 
 
 class PurchaseOutcomeUnknown(Exception):

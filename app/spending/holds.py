@@ -104,7 +104,7 @@ def hold(
     row = _CONTROLS_AND_HOLD.one(session, {"of_wallet": wallet_id, "of_reference": reference})
     if row.reference is None:
         rules = controls.verified_controls(session, account, row)
-        _assert_permitted(account, rules, request)
+        policy.assert_allowed(rules, account.spent, request, frozen=account.frozen, today=account.today)
         _assert_within_session(session, wallet_id, request)
         shared = shared_budgets.lock(session, account, request) if row.has_budgets else []
         permitted_payee = None if is_owner_asked else _assert_approved(session, account, rules, request)
@@ -164,11 +164,13 @@ def check(session: Session, wallet_id: str, request: SpendingRequest, *, status:
     """
     row = controls.read_status(session, wallet_id) if status is None else status
     account, rules = controls.verified(session, row)
-    held = _held_for(session, account, request)
+    # What is held for a request since its owner was asked, if anything is.
+    held = None if request.approved is None else _find(session, account, request.approved.reference)
+    held = held if held is not None and held.state == SpendingHoldState.HELD else None
     if held is not None:
         own = policy.in_windows(-held.amount_nanos, held.made_on, account.today)
         account = replace(account, spent=account.spent.plus(own))
-    _assert_permitted(account, rules, request)
+    policy.assert_allowed(rules, account.spent, request, frozen=account.frozen, today=account.today)
     own_nanos = 0 if held is None else held.amount_nanos
     _assert_within_session(session, wallet_id, request, own_nanos=own_nanos)
     is_counted = row.has_budgets and not request.buys_credits
@@ -235,14 +237,6 @@ def _counts(wallet_ids: Collection[str], since: date) -> Sequence[ColumnElement[
         SpendingHold.state != SpendingHoldState.RELEASED,
         SpendingHold.paid_by_credits.is_(False),
     )
-
-
-def _held_for(session: Session, account: Account, request: SpendingRequest) -> Any | None:
-    """Return what is held for a request since its owner was asked, if anything is."""
-    if request.approved is None:
-        return None
-    found = _find(session, account, request.approved.reference)
-    return found if found is not None and found.state == SpendingHoldState.HELD else None
 
 
 def _find(session: Session, account: Account, reference: str) -> Any | None:
@@ -312,10 +306,6 @@ def _assert_within_session(session: Session, wallet_id: str, request: SpendingRe
     budget = sessions.budget_of(session, wallet_id, request.session_id)
     budget = replace(budget, counted_nanos=budget.counted_nanos - own_nanos)
     policy.assert_within_session(budget, request, clock.now())
-
-
-def _assert_permitted(account: Account, rules: Controls | None, movement: SpendingRequest) -> None:
-    policy.assert_allowed(rules, account.spent, movement, frozen=account.frozen, today=account.today)
 
 
 def _assert_approved(

@@ -50,7 +50,7 @@ def assert_within(
             raise BudgetLimitExceeded(f"This transaction exceeds the shared budget {budget.name!r}.", details=details)
         velocity = budget.velocity
         if velocity is not None and not own_nanos:
-            payments, paid_nanos = _paid_since(session, budget.id, clock.now() - timedelta(minutes=velocity.minutes))
+            payments, paid_nanos = paid_since(session, budget.id, clock.now() - timedelta(minutes=velocity.minutes))
             if velocity.is_exceeded(payments, paid_nanos + request.value_nanos):
                 details |= {"minutes": velocity.minutes, "payments": payments}
                 details["spent_usd"] = money.usd_from_nanos(paid_nanos)
@@ -60,15 +60,10 @@ def assert_within(
                 )
 
 
-def _paid_since(session: Session, budget_id: str, since: datetime) -> tuple[int, int]:
+def paid_since(session: Session, budget_id: str, since: datetime) -> tuple[int, int]:
     """Return how many payments count in a budget since an instant, and how much."""
     named = SpendingHold.budgets.is_not(None), cast(SpendingHold.budgets, String).contains(budget_id)
     counts = SpendingHold.created_at >= since, SpendingHold.state != _RELEASED
     paid = select(func.count(), func.sum(SpendingHold.amount_nanos)).where(*named, *counts)
     payments, nanos = session.execute(paid).one()
     return payments, int(nanos or 0)
-
-
-def counted_since(session: Session, budget_id: str, since: datetime) -> int:
-    """Return what counts in a budget since an instant. For audits."""
-    return _paid_since(session, budget_id, since)[1]

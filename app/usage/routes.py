@@ -1,4 +1,4 @@
-"""`/v1/balance` and `/v1/usage`: the remaining credits of a key, and the cost of its calls."""
+"""`/v1/usage`: the cost of the calls of a key."""
 
 from typing import Any
 
@@ -7,11 +7,9 @@ from flask import Response
 from marshmallow import fields
 
 from app.core.pagination import Page
-from app.credits import accounts as credit_accounts
-from app.credits.accounts import Balance
 from app.db.unit_of_work import read_only_unit
 from app.errors import LimitReached, Unauthorized
-from app.identity import budgets, guards
+from app.identity import guards
 from app.identity.principal import Principal
 from app.usage import service, sums
 from app.web.blueprint import CSV, Blueprint, csv_response, offers_csv
@@ -22,15 +20,7 @@ FOCUS = {"type": "string", "description": "One row for each day, provider, model
 _GROUPS = f"Some of {', '.join(sums.GROUPS)}, separated by commas."
 FOCUS_EXAMPLE = ",".join(sums.FOCUS_COLUMNS) + "\r\n"
 
-balance = Blueprint("balance", guard=guards.ANY_KEY, url_prefix="/v1/balance")
 usage = Blueprint("usage", guard=guards.ANY_KEY, url_prefix="/v1/usage")
-
-
-class BalanceShape(Schema):
-    """The remaining credits of an account, and the total spent."""
-
-    credits_usd = Usd(required=True, attribute="credits_nanos")
-    total_spent = Usd(required=True, attribute="spent_nanos")
 
 
 class UsageLogShape(Schema):
@@ -135,22 +125,6 @@ class UsageSumShape(Schema):
 
 
 UsageSums = page_schema("UsageSums", "sums", UsageSumShape, "A page of sums, the dearest first.")
-
-
-@balance.get("")
-@balance.response(200, BalanceShape)
-@balance.raises(Unauthorized)
-def get_balance() -> Balance:
-    """Read the remaining credits and the total spent, in US dollars; a key with limits reads what its budget allows."""
-    principal = guards.current_principal()
-    with read_only_unit() as session:
-        found = credit_accounts.balance(session, principal.account_id)
-        if principal.limits is None:
-            return found
-        [own] = budgets.read(session, [principal.key_id])
-    left_nanos = found.credits_nanos if own.remaining_nanos is None else own.remaining_nanos
-    credits_nanos = min(left_nanos, found.credits_nanos)
-    return Balance(credits_nanos, 0, credits_nanos + own.used_nanos, own.used_nanos)
 
 
 @usage.get("")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import case, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.core.money import usd_string
@@ -20,9 +20,12 @@ from app.usage.models import UsageLog
 from app.usage.service import filtered
 
 GROUPS = ("day", "provider", "model", "api_key_id", "tag", "agent_id")
-AMOUNTS = ("calls", "cost_nanos", "tokens_in", "tokens_out", "cached_tokens", "reasoning_tokens")
+AMOUNTS = ("calls", "cost_nanos", "tokens_in", "tokens_out", "cached_tokens", "reasoning_tokens", "own_price_nanos")
 MAX_SUMS = 50_000
 _LOG = table_of(UsageLog)
+# The operator has set these prices; the others are the provider's.
+_OWN_PRICES = or_(_LOG.c.price_version.is_(None), *map(_LOG.c.price_version.startswith, ("fixed", "configured")))
+_AMOUNTS = {**_LOG.c, "own_price_nanos": case((_OWN_PRICES, _LOG.c.cost_nanos), else_=0)}
 _TOKENS_PER_MILLION = 1_000_000
 
 
@@ -33,7 +36,11 @@ def page_of_sums(
 
     A call of a key with several tags counts for each of them. Raises: LimitReached.
     """
-    found = _sums(session, account_id, group_by, page, filters)
+    return page_of(sums_of(session, account_id, group_by, page, filters), page)
+
+
+def page_of(found: list[dict[str, Any]], page: PageRequest) -> Page[dict[str, Any]]:
+    """Return a page of sums, the dearest first, with the costs per call and token."""
     found.sort(key=lambda each: each["cost_nanos"], reverse=True)
     for each in found:
         each["cost_per_call"] = each["cost_nanos"] // (each["calls"] or 1)
@@ -47,23 +54,24 @@ def focus_lines(
 ) -> list[dict[str, Any]]:
     """Return a line for each day, provider, model, key and agent, in this order. Raises: LimitReached."""
     groups = ("day", "provider", "model", "api_key_id", "agent_id")
-    found = _sums(session, account_id, groups, page, filters)
+    found = sums_of(session, account_id, groups, page, filters)
     found.sort(key=lambda each: tuple(str(each[name]) for name in groups))
     tags = api_keys.tags_by_key(session, account_id)
     lines = found[page.offset : page.offset + page.limit]
     return [_focus_line(each, tags.get(each["api_key_id"], ())) for each in lines]
 
 
-def _sums(
+def sums_of(
     session: Session, account_id: str | None, group_by: Sequence[str], page: PageRequest, filters: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
+    """Return the sums of `page_of_sums`, in no order. Raises: LimitReached."""
     day = utc_day(UsageLog.created_at, dialect=session.get_bind().dialect.name)
     columns: dict[str, Any] = {"day": day, "tag": _LOG.c.api_key_id, "agent_id": _LOG.c.account_id}
     conditions = within(_LOG, page) + ([] if account_id is None else [_LOG.c.account_id == account_id])
     conditions += filtered(session, account_id, filters)
     tags = api_keys.tags_by_key(session, account_id) if "tag" in group_by else {}
     by = [columns[name] if name in columns else _LOG.c[name] for name in group_by]
-    amounts = [func.count(), *(func.sum(_LOG.c[name]) for name in AMOUNTS[1:])]
+    amounts = [func.count(), *(func.sum(_AMOUNTS[name]) for name in AMOUNTS[1:])]
     rows = session.execute(select(*by, *amounts).where(*conditions).group_by(*by).limit(MAX_SUMS + 1)).all()
     if len(rows) > MAX_SUMS:
         raise LimitReached(f"These are more than {MAX_SUMS} sums; ask for less time, or with filters.")

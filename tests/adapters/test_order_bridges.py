@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from app.adapters.bridges.deployments import DEPOSITORY
 from app.adapters.bridges.relay import orders
 from app.adapters.bridges.relay.bridge import OrderBridge
-from app.adapters.bridges.relay.orders import OrderQuote, OrderState, OrderStatus, RequestedTransaction
+from app.adapters.bridges.relay.orders import OrderQuote, OrderState, RequestedTransaction
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.send import simulation
 from app.adapters.evm.send.transactions import CallTarget
@@ -40,7 +40,7 @@ class Names:
 
     def order_state(self, terms: Terms, source_hash: str) -> OrderState:
         assert terms["minimum"], source_hash
-        return OrderState(OrderStatus.PAID, tx_hash=self.tx_hash)
+        return OrderState(BridgePhase.ARRIVED, tx_hash=self.tx_hash)
 
 
 def follow(chain: EvmChain, tx_hash: str, person: Person) -> BridgeProgress:

@@ -335,6 +335,7 @@ TABLE: dict[str, Access] = {
             ("DELETE", "/agents/<string:agent_id>/keys/<string:key_id>", 200),
             ("POST", "/services/<string:service_id>/pause", 200), ("POST", "/services/<string:service_id>/resume", 200),
             ("POST", "/services/<string:service_id>/refunds", 400), ("GET", "/payouts", 200),
+            ("GET", "/payments", 200), ("POST", "/payments/<string:payment_id>/refund", 404),
             ("POST", "/services/<string:service_id>/write-off", 409),
             ("GET", "/doctor", 200), ("GET", "/audit/verification", 200), ("GET", "/stuck-movements", 200),
             ("GET", "/treasury", 200), ("GET", "/agents/<string:agent_id>/events", 200),
@@ -509,6 +510,7 @@ class _Scene:
             "tag": "wallets",
             "operation": "transfer",
             "import_id": UNKNOWN_ID,
+            "payment_id": UNKNOWN_ID,
             # An access that is recorded in the audit log.
             "request_id": self.ops.get("/agents").headers["X-Request-Id"] if "platform/req" in rule else UNKNOWN_ID,
         }

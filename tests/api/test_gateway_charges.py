@@ -194,7 +194,11 @@ def test_a_plain_response_is_settled_before_it_is_sent(stage: Stage) -> None:
     answer = stage.chat()
     assert answer.headers["X-Cost-Usd"] == "0.00625"
     assert answer.headers["X-Credits-Remaining"] == "9.99375"
-    assert stage.agent.get("/v1/balance").get_json() == {"credits_usd": 9.99375, "total_spent": 0.00625}
+    assert stage.agent.get("/v1/balance").get_json() == {
+        "credits_usd": 9.99375,
+        "total_spent": 0.00625,
+        "owed_usd": 0.0,
+    }
     entry = stage.usage()[0]
     assert (entry["provider"], entry["model"], entry["tokens_in"], entry["tokens_out"]) == (
         "openai", "gpt-5", 1000, 500,

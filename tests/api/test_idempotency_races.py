@@ -15,7 +15,7 @@ from app.core.identifiers import new_id
 from app.db.unit_of_work import unit_of_work
 from app.errors import IdempotencyConflict
 from app.idempotency import service as idempotency
-from app.idempotency.service import Claim, IdempotencyKey, KeyScope, StoredResponse
+from app.idempotency.service import Claim, IdempotencyKey, KeyScope
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def _app_context(app: Flask) -> Iterator[None]:
         yield
 
 
-def _claim(owner_id: str) -> Claim | StoredResponse:
+def _claim(owner_id: str) -> Claim | IdempotencyKey:
     return idempotency.claim_key(KeyScope(owner_id, "POST", "/v1/wallets", "k"), b"{}")
 
 
@@ -58,7 +58,7 @@ def test_a_claim_bound_after_its_lease_is_not_taken_over() -> None:
     with unit_of_work() as session:
         slow.bind(session, subject_id)
     stored = _claim(owner_id)
-    assert isinstance(stored, StoredResponse)
+    assert isinstance(stored, IdempotencyKey)
     assert stored.subject_id == subject_id
 
 
@@ -77,5 +77,5 @@ def test_a_commit_with_a_lost_outcome_does_not_release_the_key() -> None:
         claim.bind(session, subject_id)
     claim.release()
     stored = _claim(owner_id)
-    assert isinstance(stored, StoredResponse)
+    assert isinstance(stored, IdempotencyKey)
     assert stored.subject_id == subject_id

@@ -228,7 +228,7 @@ def test_a_key_with_limits_reaches_nothing_else_of_the_agent(stage: Stage) -> No
     assert [each["api_key_id"] for each in usage_of_key["logs"]] == [key_id]
     assert usage_of_key["summary"]["by_provider"]["openai"]["calls"] == 1
     balance = stage.call("/v1/balance", headers=headers).get_json()
-    assert balance == {"credits_usd": 1 - CHAT_USD, "total_spent": CHAT_USD}
+    assert balance == {"credits_usd": 1 - CHAT_USD, "total_spent": CHAT_USD, "owed_usd": 0.0}
     of_key = stage.agent.get("/v1/usage", api_key_id=key_id).get_json()["logs"]
     assert len(of_key) == 1
     assert len(stage.agent.get("/v1/usage").get_json()["logs"]) == 2

@@ -8,12 +8,14 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 import time_machine
 from eth_utils import to_checksum_address
 from flask import Flask
 from sqlalchemy import select, update
+from sqlalchemy.orm import make_transient
 
 from app.approvals import service as approvals
 from app.approvals.service import OwnerMethod
@@ -403,20 +405,61 @@ def test_paid_and_commission_never_exceed_what_is_available(nanos: int, bps: int
 
 
 @pytest.mark.parametrize(
-    "change", [{"amount_nanos": 1000}, {"status": "failed"}, {"recipient": "0x" + "0" * 40}], ids=str
-)
-def test_the_audit_finds_a_payout_that_was_changed(stage: Market, own_base_node: EvmNode, change: Any) -> None:
+    ("change", "found"),
+    [
+        # Its transaction and its entry in the audit log.
+        ({"amount_nanos": 1000}, 2), ({"status": "failed"}, 1), ({"recipient": "0x" + "0" * 40}, 1),
+        ({"commission_nanos": 0}, 1), ({"service_id": str(UUID(int=45))}, 2),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_audit_finds_a_payout_that_was_changed(
+    stage: Market, own_base_node: EvmNode, change: Any, found: int
+) -> None:
     earn(stage, 2)
     payout_id = request(stage).get_json()["id"]
     look(own_base_node)
     with read_only_unit() as session:
         before = {name: getattr(session.get_one(Payout, payout_id), name) for name in change}
         assert earnings.find_problems(session) == []
-    for values, problems in ((change, 1), (before, 0)):
+    for values, problems in ((change, found), (before, 0)):
         with unit_of_work() as session:
             session.execute(update(Payout).where(Payout.id == payout_id).values(values))
         with read_only_unit() as session:
             assert len(earnings.find_problems(session)) == problems
+
+
+def test_the_audit_finds_a_payout_that_was_removed(stage: Market, own_base_node: EvmNode) -> None:
+    earn(stage, 2)
+    request(stage)
+    look(own_base_node)
+    with unit_of_work() as session:
+        row = session.scalars(select(Payout)).one()
+        session.delete(row)
+    with read_only_unit() as session:
+        # Its transaction and its entry in the audit log have no payout.
+        assert len(earnings.find_problems(session)) == 2
+    with unit_of_work() as session:
+        make_transient(row)
+        session.add(row)
+
+
+@pytest.mark.parametrize(("hours", "problems"), [(23, 0), (25, 1)])
+def test_the_audit_knows_which_reversals_a_payout_could_not_know(
+    stage: Market, own_base_node: EvmNode, hours: int, problems: int
+) -> None:
+    _, payment_id = pay_without_account(stage, own_base_node)
+    earn(stage, 1)
+    look(own_base_node)
+    assert request(stage).get_json()["amount_usd"] == 0.45
+    for made_at, reversed_at, number in ((timedelta(hours=hours), True, problems), (timedelta(0), False, 0)):
+        with unit_of_work() as session:
+            created_at = clock.now() - made_at
+            of_payment = update(claimed_payments.Payment).where(claimed_payments.Payment.id == payment_id)
+            status = "reversed" if reversed_at else "served"
+            session.execute(of_payment.values(created_at=created_at, status=status))
+        with read_only_unit() as session:
+            assert len(earnings.find_problems(session)) == number
 
 
 def test_operators_see_what_the_treasury_holds_and_owes(stage: Market, own_base_node: EvmNode) -> None:

@@ -385,7 +385,7 @@ def test_a_free_service_requires_credits(stage: Market) -> None:
 
 def test_owners_pay_for_their_own_calls(stage: Market) -> None:
     stage.call(headers={"X-API-Key": stage.seller.key})
-    assert stage.seller.get("/v1/balance").get_json() == {"credits_usd": 9.75, "total_spent": 0.25}
+    assert stage.seller.get("/v1/balance").get_json() == {"credits_usd": 9.75, "total_spent": 0.25, "owed_usd": 0.0}
     assert stage.stats()["total_revenue_usd"] == 0.25
 
 
@@ -613,7 +613,7 @@ def test_the_hold_of_a_dead_process_is_released_without_a_charge(stage: Market) 
     assert usage.charge_lapsed() == 0
     with time_machine.travel(hold.lease_until + timedelta(seconds=1), tick=False):
         assert usage.charge_lapsed() == 1
-    assert stage.buyer.get("/v1/balance").get_json() == {"credits_usd": 10.0, "total_spent": 0.0}
+    assert stage.buyer.get("/v1/balance").get_json() == {"credits_usd": 10.0, "total_spent": 0.0, "owed_usd": 0.0}
     stage.assert_charged(0)
 
 
@@ -708,7 +708,7 @@ def test_an_internal_error_releases_the_hold_immediately(build_app: Callable[...
         seller, buyer = register(client), register(client)
         service = sell(seller)
         assert client.get(f"/v1/proxy/{service['id']}/x", headers=buyer.headers()).status_code == 500
-        assert buyer.get("/v1/balance").get_json() == {"credits_usd": 10.0, "total_spent": 0.0}
+        assert buyer.get("/v1/balance").get_json() == {"credits_usd": 10.0, "total_spent": 0.0, "owed_usd": 0.0}
         with read_only_unit() as session:
             assert session.scalars(select(CreditHold.state)).all() == ["released"]
         assert answer.closed == 1

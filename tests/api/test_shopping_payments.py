@@ -149,7 +149,7 @@ def test_an_agent_without_credits_receives_the_terms_and_pays_along_with_its_key
     paid = storefront.order({**key, **by_hash(tx_hash, BASE)})
     assert paid.status_code == 202, paid.text
     assert "token" not in paid.get_json()["status_url"]
-    assert agent.get("/v1/balance").get_json() == {"credits_usd": 0, "total_spent": 0.25}
+    assert agent.get("/v1/balance").get_json() == {"credits_usd": 0, "total_spent": 0.25, "owed_usd": 0.0}
 
 
 def test_a_payment_buys_although_a_shared_budget_is_used_up(storefront: Storefront) -> None:
@@ -164,7 +164,7 @@ def test_a_payment_buys_although_a_shared_budget_is_used_up(storefront: Storefro
     paid = storefront.order({**key, **by_hash(tx_hash, BASE)})
     assert paid.status_code == 202, paid.text
     assert ops.get(f"/budgets/{budget['id']}").get_json()["used_usd"] == 0.25
-    assert agent.get("/v1/balance").get_json() == {"credits_usd": 0, "total_spent": 0.25}
+    assert agent.get("/v1/balance").get_json() == {"credits_usd": 0, "total_spent": 0.25, "owed_usd": 0.0}
 
 
 def test_no_payment_is_requested_without_a_shopping_worker(build_app: Callable[..., Flask], sqlite_url: str) -> None:

@@ -46,7 +46,11 @@ def _call(account: str, provider: str, cost_nanos: int, *, tokens: int = 0, mode
 
 def test_a_new_agent_has_initial_credits_and_has_used_nothing(client: FlaskClient, register: Register) -> None:
     headers = _key(register())
-    assert client.get("/v1/balance", headers=headers).get_json() == {"credits_usd": 10.0, "total_spent": 0.0}
+    assert client.get("/v1/balance", headers=headers).get_json() == {
+        "credits_usd": 10.0,
+        "total_spent": 0.0,
+        "owed_usd": 0.0,
+    }
     answer = client.get("/v1/usage", headers=headers)
     assert answer.status_code == 200
     assert answer.get_json() == {
@@ -65,6 +69,7 @@ def test_charges_are_in_balance_log_and_summary_to_the_last_digit(client: FlaskC
     assert client.get("/v1/balance", headers=headers).get_json() == {
         "credits_usd": 6.765432108,
         "total_spent": 3.234567892,
+        "owed_usd": 0.0,
     }
     body = client.get("/v1/usage?limit=1", headers=headers).get_json()
     assert body["pagination"] == {"total": 3, "limit": 1, "offset": 0, "has_more": True}
@@ -97,7 +102,7 @@ def test_credits_held_by_an_open_call_still_count_as_the_balance(client: FlaskCl
             lease=timedelta(minutes=1),
         )
     balance = client.get("/v1/balance", headers=_key(registered)).get_json()
-    assert balance == {"credits_usd": 10.0, "total_spent": 0.0}
+    assert balance == {"credits_usd": 10.0, "total_spent": 0.0, "owed_usd": 0.0}
 
 
 def test_usage_of_another_account_is_not_visible(client: FlaskClient, register: Register) -> None:
@@ -112,7 +117,11 @@ def test_a_gateway_only_key_has_an_account_of_its_own(client: FlaskClient) -> No
     made = client.post("/v1/keys").get_json()
     _call(made["id"], "brave", USD // 2)
     headers = {"X-API-Key": made["api_key"]}
-    assert client.get("/v1/balance", headers=headers).get_json() == {"credits_usd": 9.5, "total_spent": 0.5}
+    assert client.get("/v1/balance", headers=headers).get_json() == {
+        "credits_usd": 9.5,
+        "total_spent": 0.5,
+        "owed_usd": 0.0,
+    }
     assert client.get("/v1/usage", headers=headers).get_json()["pagination"]["total"] == 1
 
 

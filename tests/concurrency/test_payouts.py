@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 from flask import Flask
+from sqlalchemy import select
 
 from app.catalog.payouts import destinations, earnings
 from app.catalog.payouts import service as payouts
@@ -16,13 +18,15 @@ from app.core.chains import USDC, ChainName
 from app.credits import accounts as credit_accounts
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound
-from app.payments import treasury
+from app.payments import claimed_payments, treasury
+from app.payments.models import Payment
 from app.payments.treasury import WalletRole
 from sandbox.evm import EvmNode
 from tests.support.agents import register
 from tests.support.chains import fund, usdc
-from tests.support.earned import SETTINGS, earn
+from tests.support.earned import SETTINGS, earn, receive
 from tests.support.market import sell
+from tests.support.operators import operator
 from tests.support.processes import Asked, NodeAddress, Service, Tripwire, crowds
 from tests.support.waiting import wait_until
 
@@ -105,6 +109,52 @@ def test_refunds_of_many_payers_race_for_what_one_call_has_earned(
     with app.app_context(), read_only_unit() as session:
         assert earnings.read(session, offered).unpaid_nanos == 0
         assert earnings.find_problems(session) == []
+
+
+@pytest.mark.parametrize("rival", ["refunds", "call", "reversal"])
+def test_refunds_of_one_payment_race_each_other_a_call_and_its_reversal(
+    postgres_url: str, base_node: EvmNode, build_app: Callable[..., Flask], rival: str
+) -> None:
+    service, app = opened(postgres_url, base_node, build_app)
+    with app.app_context():
+        payer, payment_id = receive(base_node)
+        headers = operator(app.test_client()).headers()
+    refund = Asked("POST", f"/v1/platform/payments/{payment_id}/refund", {}, headers)
+    is_over = threading.Event()
+
+    def compete() -> bool:
+        """Use the payment, or reverse it, as soon as refunds have begun."""
+        with app.app_context():
+            wait_until(lambda: is_over.is_set() or signing(postgres_url), what="a refund is signed")
+            with unit_of_work() as session:
+                act = {"call": claimed_payments.start_attempt, "reversal": claimed_payments.mark_reversed}.get(rival)
+                return act is not None and act(session, payment_id)
+
+    with ThreadPoolExecutor(1) as threads:
+        won = threads.submit(compete)
+        answers = crowds(service, [refund] * EACH, [refund] * EACH)
+        is_over.set()
+        has_won = won.result(30)
+    made = [body for status, body in answers if status == 201]
+    others = {(status, body["code"]) for status, body in answers if status != 201}
+    assert others <= {(409, "PAYOUT_REFUSED")}, others
+    with app.app_context(), read_only_unit() as session:
+        status = session.scalars(select(Payment.status)).one()
+        assert earnings.find_problems(session) == []
+    if rival == "call":
+        assert (len(made), status) == ((0, "serving") if has_won else (1, "refunded"))
+    else:
+        # A reversal may follow a refund: the chain has decided that.
+        assert (len(made), status) in {(1, "refunded"), (1, "reversed"), (0, "reversed")}
+    chain = app.state.ports.chains[BASE].real
+    wait_until(lambda: chain.balances(payer).of(USDC).units == usdc(len(made)), what="the payer has what was refunded")
+
+
+def signing(url: str) -> bool:
+    """Return whether a process waits for the lock that another holds while it signs."""
+    with psycopg.connect(url.replace("+psycopg", "")) as outsider:
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        return bool(outsider.execute(waiting).fetchall())
 
 
 def test_the_deletion_of_a_wallet_waits_for_the_payout_to_it_that_is_being_signed(

@@ -14,11 +14,11 @@ import json
 import pytest
 from structlog.testing import capture_logs
 
-from app.adapters.bridges.relay.orders import LifiOrderService, OrderState, OrderStatus
+from app.adapters.bridges.relay.orders import LifiOrderService, OrderState
 from app.adapters.rate_limited_http import ServiceAccess
 from app.core.chains import ETH, ChainName
 from app.core.money import TokenAmount
-from app.ports.bridges import BridgeRequest
+from app.ports.bridges import BridgePhase, BridgeRequest
 from app.ports.errors import Rejected, Unreachable
 from tests.support.loopback_http import Reply, serve
 
@@ -88,25 +88,25 @@ def test_the_time_until_the_limit_is_reset_is_returned_without_another_request()
 @pytest.mark.parametrize(
     ("status", "substatus", "expected"),
     [
-        ("NOT_FOUND", None, OrderStatus.OPEN),
-        ("INVALID", None, OrderStatus.OPEN),
-        ("PENDING", "WAIT_SOURCE_CONFIRMATIONS", OrderStatus.OPEN),
-        ("PENDING", "WAIT_DESTINATION_TRANSACTION", OrderStatus.OPEN),
-        ("PENDING", "BRIDGE_NOT_AVAILABLE", OrderStatus.OPEN),
-        ("PENDING", "CHAIN_NOT_AVAILABLE", OrderStatus.OPEN),
-        ("PENDING", "REFUND_IN_PROGRESS", OrderStatus.OPEN),
-        ("PENDING", "UNKNOWN_ERROR", OrderStatus.OPEN),
-        ("DONE", "COMPLETED", OrderStatus.PAID),
+        ("NOT_FOUND", None, BridgePhase.WAITING),
+        ("INVALID", None, BridgePhase.WAITING),
+        ("PENDING", "WAIT_SOURCE_CONFIRMATIONS", BridgePhase.WAITING),
+        ("PENDING", "WAIT_DESTINATION_TRANSACTION", BridgePhase.WAITING),
+        ("PENDING", "BRIDGE_NOT_AVAILABLE", BridgePhase.WAITING),
+        ("PENDING", "CHAIN_NOT_AVAILABLE", BridgePhase.WAITING),
+        ("PENDING", "REFUND_IN_PROGRESS", BridgePhase.WAITING),
+        ("PENDING", "UNKNOWN_ERROR", BridgePhase.WAITING),
+        ("DONE", "COMPLETED", BridgePhase.ARRIVED),
         # Another token than requested.
-        ("DONE", "PARTIAL", OrderStatus.OPEN),
-        ("DONE", "REFUNDED", OrderStatus.REFUNDED),
+        ("DONE", "PARTIAL", BridgePhase.WAITING),
+        ("DONE", "REFUNDED", BridgePhase.REFUNDED),
         # The deposit may still be returned.
-        ("FAILED", "NOT_PROCESSABLE_REFUND_NEEDED", OrderStatus.OPEN),
-        ("FAILED", "SLIPPAGE_EXCEEDED", OrderStatus.OPEN),
+        ("FAILED", "NOT_PROCESSABLE_REFUND_NEEDED", BridgePhase.WAITING),
+        ("FAILED", "SLIPPAGE_EXCEEDED", BridgePhase.WAITING),
     ],
 )
 def test_only_a_complete_transfer_and_a_refund_end_an_order(
-    status: str, substatus: str | None, expected: OrderStatus
+    status: str, substatus: str | None, expected: BridgePhase
 ) -> None:
     body = {
         "transactionId": "0x" + "09" * 32,
@@ -116,13 +116,13 @@ def test_only_a_complete_transfer_and_a_refund_end_an_order(
         **({} if substatus is None else {"substatus": substatus, "substatusMessage": "…"}),
     }
     found = _state(200, body)
-    assert (found.status, found.tx_hash) == (expected, PAYMENT_HASH)
+    assert (found.phase, found.tx_hash) == (expected, PAYMENT_HASH)
 
 
 def test_a_pending_transfer_has_no_payment() -> None:
     found = _state(200, {"status": "PENDING", "sending": {"txHash": DEPOSIT_HASH}, "receiving": {"chainId": 1}})
-    assert (found.status, found.tx_hash) == (OrderStatus.OPEN, None)
-    assert _state(404, {"message": "Not an EVM Transaction", "code": 1003}).status is OrderStatus.OPEN
+    assert (found.phase, found.tx_hash) == (BridgePhase.WAITING, None)
+    assert _state(404, {"message": "Not an EVM Transaction", "code": 1003}).phase is BridgePhase.WAITING
 
 
 @pytest.mark.parametrize("status", [400, 429, 500, 503])

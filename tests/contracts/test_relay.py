@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from app.adapters.bridges.relay.orders import OrderState, OrderStatus, RelayOrderService
+from app.adapters.bridges.relay.orders import OrderState, RelayOrderService
 from app.adapters.rate_limited_http import ServiceAccess
 from app.core.chains import ETH, ChainName
 from app.core.money import TokenAmount
-from app.ports.bridges import BridgeRequest
+from app.ports.bridges import BridgePhase, BridgeRequest
 from app.ports.errors import Rejected, Unreachable
 from tests.support.loopback_http import Reply, serve
 
@@ -88,19 +88,19 @@ def test_a_key_is_sent_with_quotes_and_states() -> None:
 @pytest.mark.parametrize(
     ("status", "expected"),
     [
-        ("waiting", OrderStatus.OPEN),
-        ("depositing", OrderStatus.OPEN),
-        ("pending", OrderStatus.OPEN),
-        ("submitted", OrderStatus.OPEN),
-        ("delayed", OrderStatus.OPEN),
+        ("waiting", BridgePhase.WAITING),
+        ("depositing", BridgePhase.WAITING),
+        ("pending", BridgePhase.WAITING),
+        ("submitted", BridgePhase.WAITING),
+        ("delayed", BridgePhase.WAITING),
         # The deposit may still be returned: only a refund ends the order.
-        ("failure", OrderStatus.OPEN),
-        ("success", OrderStatus.PAID),
-        ("refund", OrderStatus.REFUNDED),
-        ("refunded", OrderStatus.REFUNDED),
+        ("failure", BridgePhase.WAITING),
+        ("success", BridgePhase.ARRIVED),
+        ("refund", BridgePhase.REFUNDED),
+        ("refunded", BridgePhase.REFUNDED),
     ],
 )
-def test_only_a_fill_and_a_refund_end_an_order(status: str, expected: OrderStatus) -> None:
+def test_only_a_fill_and_a_refund_end_an_order(status: str, expected: BridgePhase) -> None:
     body = {
         "status": status,
         "inTxHashes": [DEPOSIT_HASH],
@@ -113,8 +113,8 @@ def test_only_a_fill_and_a_refund_end_an_order(status: str, expected: OrderStatu
 
 
 def test_an_order_without_hashes_is_open() -> None:
-    assert _state(200, {"status": "waiting"}) == OrderState(OrderStatus.OPEN, note="relay_waiting")
-    assert _state(404, {"message": "Request not found"}).status is OrderStatus.OPEN
+    assert _state(200, {"status": "waiting"}) == OrderState(BridgePhase.WAITING, note="relay_waiting")
+    assert _state(404, {"message": "Request not found"}).phase is BridgePhase.WAITING
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])

@@ -8,20 +8,24 @@ from typing import Any
 
 import pytest
 from flask import Flask
+from sqlalchemy import select
 
+from app.catalog.models import Payout
 from app.catalog.payouts import earnings
 from app.core.chains import ChainName
 from app.credits import accounts as credit_accounts
 from app.db.unit_of_work import read_only_unit
 from app.payments import treasury
+from app.payments.models import Payment
 from app.payments.treasury import WalletRole
 from sandbox.evm import EvmNode
 from tests.crash.conftest import EvmScene, on_both, start
 from tests.support.agents import register
 from tests.support.chains import fund, usdc
 from tests.support.drivers import fresh_address
-from tests.support.earned import SETTINGS, earn
+from tests.support.earned import SETTINGS, earn, receive
 from tests.support.market import sell
+from tests.support.operators import operator
 from tests.support.processes import COMMIT, NodeAddress, Point, Scenario, ask, distinct, points
 
 pytestmark = pytest.mark.chain
@@ -107,6 +111,38 @@ def test_a_refund_of_a_killed_process_is_granted_once(paid_scene: EvmScene, poin
     assert (found["earnings"]["refunded_usd"], len(found["payouts"])) == (0.25, 1)
     with scene.app.app_context(), read_only_unit() as session:
         assert credit_accounts.balance(session, buyer.id).credits_nanos == 9_750_000_000
+
+
+# Nothing is recorded; signed and not sent; sent; settled; answered.
+REFUND = [
+    Point(COMMIT, "before", 2), Point("broadcast", "before"), Point("broadcast", "after"), Point(COMMIT, "before", 4),
+    PAYOUT[-1],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("database_url", "point"), on_both(REFUND, REFUND[1:3]), indirect=["database_url"])
+def test_a_refund_on_the_chain_of_a_killed_process_is_made_once(paid_scene: EvmScene, point: Point) -> None:
+    scene = paid_scene
+    with scene.app.app_context():
+        payer, payment_id = receive(scene.node)
+        who = operator(scene.app.test_client())
+    headers = who.headers(Idempotency_Key="once")
+    refund = partial(ask, method="POST", path=f"/v1/platform/payments/{payment_id}/refund", body={}, headers=headers)
+    scene.kill_in(refund, point)
+    status, answer = scene.run_here(refund)
+    assert status == 201 or answer["code"] == "IDEMPOTENCY_CONFLICT"
+    for _ in range(3):
+        scene.recover()
+    status, answer = scene.run_here(refund)
+    assert (status, answer["status"]) == (201, "paid"), answer
+    for _ in range(2):
+        scene.recover()
+    assert scene.held_by(payer) == usdc(1)
+    with scene.app.app_context(), read_only_unit() as session:
+        assert earnings.find_problems(session) == []
+        assert session.scalars(select(Payment.status)).all() == ["refunded"]
+        [row] = session.scalars(select(Payout))
+        assert (row.status, row.closed_at is not None) == ("paid", True)
 
 
 def test_every_step_of_a_payout_is_a_kill_point(paid_scene: EvmScene) -> None:

@@ -14,7 +14,7 @@ from solders.signature import Signature
 from solders.system_program import TransferParams, transfer
 
 from app.adapters.bridges.cctp import instructions
-from app.adapters.bridges.cctp.messages import STANDARD, BurnParameters
+from app.adapters.bridges.cctp.messages import STANDARD, CctpBurn
 from app.adapters.solana.deployments import DEPLOYMENTS
 from app.adapters.solana.send import tokens, transactions
 from app.adapters.swaps.jupiter.exchange import JUPITER
@@ -124,8 +124,9 @@ def test_swaps_and_bridges_pay_nobody_else(attacker: Attacker) -> None:
 
 
 def burn(attacker: Attacker, recipient: bytes, units: int = 5_000_000) -> Instruction:
-    order = BurnParameters(domain=6, recipient=recipient, max_fee_units=0, finality=STANDARD, is_forwarded=False)
-    return instructions.burn(owner(attacker), MINT, Pubkey.new_unique(), units=units, order=order)
+    key, event = owner(attacker), Pubkey.new_unique()
+    content = CctpBurn(5, 6, bytes(MINT), bytes(key), recipient, units, max_fee_units=0)
+    return instructions.burn(key, MINT, event, content, finality=STANDARD, is_forwarded=False)
 
 
 def test_a_burn_is_for_the_wallet_itself_and_happens_once(attacker: Attacker) -> None:

@@ -15,7 +15,7 @@ from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 
 from app.adapters.bridges.cctp import instructions, messages
-from app.adapters.bridges.cctp.messages import BurnParameters, CctpBurn, MessageMismatchError
+from app.adapters.bridges.cctp.messages import CctpBurn, MessageMismatchError
 
 MINT = Pubkey.from_string("EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v")
 BURN = CctpBurn(
@@ -36,8 +36,8 @@ def message_of(burn: CctpBurn, *, fee: int = 5_000, expiry: int = 0, tail: bytes
 
 def test_a_burn_on_solana_uses_circles_published_accounts() -> None:
     owner, event = Keypair().pubkey(), Keypair().pubkey()
-    order = BurnParameters(6, b"\5" * 32, 5_500, messages.FAST, is_forwarded=True)
-    built = instructions.burn(owner, MINT, event, units=50_000_000, order=order)
+    to_base = replace(BURN, source_domain=5, destination_domain=6, recipient=b"\5" * 32)
+    built = instructions.burn(owner, MINT, event, to_base, finality=messages.FAST, is_forwarded=True)
     named = [str(meta.pubkey) for meta in built.accounts]
     assert named[5:10] == [
         "W1k5ijkaSTo5iA5zChNpfzcy796fLhkBxfmJuR8W8HU",  # message_transmitter

@@ -114,14 +114,14 @@ def test_a_signature_for_another_domain_is_refused() -> None:
 def test_a_text_is_signed_as_by_personal_sign() -> None:
     # The text, key and signature of eth-account's documentation.
     signer = Account.from_key("0xb25c7db31feed9122727bf0939dc769a96564b2de4c4726d035b36ecf1e5b364")
-    message = signatures.text_message("I♥SF")
+    message = encode_defunct(text="I♥SF")
     signature = (
         "0xe6ca9bba58c88611fad66a6ce8f996908195593807c4b38bd528d2cff09d4eb33e5bfbbf4d3e39b1a2fd816a7680c19ebebaf3a1"
         "41b239934ad43cb33fcec8ce1c"
     )
     assert signatures.digest_of(message).hex() == "1476abb745d423bf09273f1afd887d951181d25adc66c4834a70491911b7f750"
     assert signatures.signer_of(message, signature) == signer.address
-    assert signatures.signer_of(signatures.text_message("I♥NY"), signature) != signer.address
+    assert signatures.signer_of(encode_defunct(text="I♥NY"), signature) != signer.address
 
 
 @pytest.mark.parametrize(
@@ -129,4 +129,4 @@ def test_a_text_is_signed_as_by_personal_sign() -> None:
     ["", "0x", "0x" + "00" * 65, "ab" * 65, "0x" + "11" * 64, "0x" + "11" * 66, "0x" + "zz" * 65, "0x" + "ff" * 65],
 )
 def test_what_is_not_a_signature_proves_nothing(signature: str) -> None:
-    assert signatures.signer_of(signatures.text_message("text"), signature) is None
+    assert signatures.signer_of(encode_defunct(text="text"), signature) is None

@@ -270,6 +270,9 @@ def test_a_grant_for_what_cannot_land_after_all_is_owed_and_repaid_by_later_cred
         session.execute(update(Transaction).values(next_check_at=None))
     assert topups.grant_due(BASE) == 1
     assert (state_of(lost), owed_nanos(lost)) == ((0, NOON), 5_000)
+    with read_only_unit() as session:
+        assert topups.owed_nanos(session, treasury.account_id) == 5_000
+        assert topups.owed_nanos(session, new_id()) == 0
     assert audited() == []
     assert is_open(BASE)
     topups.grant_due(BASE)

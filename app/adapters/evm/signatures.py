@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 from eth_account import Account
 from eth_account.hdaccount import ETHEREUM_DEFAULT_PATH, key_from_seed
-from eth_account.messages import SignableMessage, encode_defunct, encode_typed_data
+from eth_account.messages import SignableMessage, encode_typed_data
 from eth_utils.crypto import keccak
 
 from app.ports.vault import Signer
@@ -42,11 +42,6 @@ def typed_message(struct: str, values: Sequence[object], domain: SigningDomain) 
     if domain.version is not None:
         stated["version"] = domain.version
     return encode_typed_data(stated, types, message)
-
-
-def text_message(text: str) -> SignableMessage:
-    """Return the EIP-191 message of a text ("personal_sign")."""
-    return encode_defunct(text=text)
 
 
 def digest_of(message: SignableMessage) -> bytes:

@@ -149,11 +149,6 @@ class EndpointError(Exception):
         )
 
 
-class WrongChainError(EndpointError):
-    def __init__(self) -> None:
-        super().__init__("wrong_chain", perhaps_executed=False)
-
-
 @dataclass(slots=True, eq=False, repr=False)
 class RpcCall(Generic[T]):
     """One call and, once it was run, its result.

@@ -38,18 +38,16 @@ class OutageLog:
         self._is_active = False
 
     def begin(self, reason: str) -> None:
-        if self._set_active(is_active=True):
+        with self._lock:
+            was_active, self._is_active = self._is_active, True
+        if not was_active:
             _log.warning(f"{self._subject}_failed", name=self._name, reason=reason)
 
     def end(self) -> None:
-        if self._is_active and self._set_active(is_active=False):
-            _log.info(f"{self._subject}_recovered", name=self._name)
-
-    def _set_active(self, *, is_active: bool) -> bool:
         with self._lock:
-            has_changed = self._is_active is not is_active
-            self._is_active = is_active
-            return has_changed
+            was_active, self._is_active = self._is_active, False
+        if was_active:
+            _log.info(f"{self._subject}_recovered", name=self._name)
 
 
 T = TypeVar("T")
@@ -63,7 +61,7 @@ _WITH_REPLIES = (HTTPStatus.OK, HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTIT
 
 
 ChainIdentity = Callable[[], RpcCall[None]]
-"""Returns a call for what a chain is recognised by; its reader raises WrongChainError."""
+"""Returns a call for what a chain is recognised by; its reader raises EndpointError("wrong_chain")."""
 
 
 class AdaptiveLimit:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.contracts import calls as contracts
-from app.adapters.evm.contracts.calls import PERMIT_NONCE, Function, MulticallItem
+from app.adapters.evm.contracts.calls import PERMIT_NONCE, Function
 from app.adapters.evm.contracts.deployments import MULTICALL3, EvmDeployment
 from app.adapters.evm.send import simulation
 from app.adapters.evm.send.transactions import CallTarget
@@ -38,24 +38,14 @@ _ROUTER_ADDRESS_ALIAS = "0x0000000000000000000000000000000000000002"
 """SwapRouter02's `Constants.ADDRESS_THIS`."""
 
 
-PermitSignature = tuple[int, bytes, bytes]
-"""v, r and s."""
-
-
 @dataclass(frozen=True, slots=True)
 class UniswapSwap:
     request: SwapRequest
     fee_tier: int
     minimum_units: int
     deadline: int
-    permit: PermitSignature | None = None
-
-
-def quote(deployment: EvmDeployment, request: SwapRequest, fee_tier: int) -> MulticallItem:
-    """Return the call for a pool's output for an exact input; it fails without a pool or enough liquidity."""
-    input_address, output_address = _pair(deployment, request)
-    arguments = (input_address, output_address, request.input_amount.units, fee_tier, 0)
-    return _QUOTE.at(deployment.uniswap_quoter, arguments, may_fail=True)
+    permit: tuple[int, bytes, bytes] | None = None
+    """v, r and s of its signature."""
 
 
 def encode_swap(deployment: EvmDeployment, swap: UniswapSwap) -> CallTarget:
@@ -112,7 +102,9 @@ class UniswapExchange:
 
     def quote(self, request: SwapRequest) -> SwapOffer:
         """Return the best of the pools of all fee tiers at one block. Raises: Rejected("no_liquidity"), Unreachable."""
-        inner = [quote(self._deployment, request, tier) for tier in FEE_TIERS]
+        quoter, pair = self._deployment.uniswap_quoter, _pair(self._deployment, request)
+        # A call fails without a pool or enough liquidity.
+        inner = [_QUOTE.at(quoter, (*pair, request.input_amount.units, tier, 0), may_fail=True) for tier in FEE_TIERS]
         answers = self._chain.rpc.ask(contracts.multicall(inner))
         quotes = zip(answers, FEE_TIERS, strict=True)
         offered = [(quoted[0], tier) for quoted, tier in quotes if quoted is not None]
@@ -208,5 +200,4 @@ class UniswapExchange:
             self._deployment, signer, spender=self._deployment.uniswap_router,
             units=swap.request.input_amount.units, nonce=nonce, deadline=swap.deadline,
         )  # fmt: skip
-        signed = bytes.fromhex(signature[2:])
-        return replace(swap, permit=(signed[64], signed[:32], signed[32:64]))
+        return replace(swap, permit=payments.vrs(signature))

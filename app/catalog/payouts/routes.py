@@ -11,14 +11,19 @@ from app.approvals.schemas import AwaitingApproval
 from app.audit_log.actors import current_actor, system_actor
 from app.catalog import schemas
 from app.catalog.models import Payout, Service
-from app.catalog.payouts import destinations
+from app.catalog.payouts import destinations, refunds
+from app.catalog.payouts import schemas as payment_schemas
 from app.catalog.payouts import service as payouts
 from app.catalog.payouts.destinations import PayoutOrder
 from app.core.movement_kinds import MovementKind
+from app.core.pagination import Page
+from app.db.tables import page_of
+from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards
+from app.payments.models import Payment
 from app.wallets.api.routes import LIMIT_ERRORS
 from app.wallets.kinds.definition import PREFER_NOTE, MovementDefinition, rebuild_from_record
 from app.web.blueprint import Blueprint, offers_csv
@@ -34,6 +39,7 @@ PAYOUT = MovementDefinition(
     ),
 )  # fmt: skip
 blp = Blueprint("payouts", guard=guards.AGENT_KEY, url_prefix="/v1/services")
+platform = Blueprint("platform_payments", guard=guards.MASTER_KEY, url_prefix="/v1/platform")
 
 
 @blp.before_request
@@ -85,10 +91,28 @@ def request_payout(body: dict[str, Any], service: Service, claim: Claim) -> Payo
 @blp.header("Prefer", PREFER_NOTE)
 def refund_call(body: dict[str, Any], service: Service, claim: Claim) -> Payout:
     """Refund a call once: in credits if it was paid with them, or in USDC to the address that paid."""
-    return refund(service, body, claim)
+    return refund(refunds.of_call(service, body["call_id"]), body, claim)
 
 
-def refund(of: Service, body: dict[str, Any], claim: Claim) -> Payout:
-    return payouts.refund(
-        of, body["call_id"], body["amount_usd"], actor=current_actor(), wait_seconds=wait_seconds(), claim=claim
-    )
+def refund(made: Payout, body: dict[str, Any], claim: Claim) -> Payout:
+    return payouts.refund(made, body["amount_usd"], actor=current_actor(), wait_seconds=wait_seconds(), claim=claim)
+
+
+@platform.get("/payments")
+@platform.arguments(payment_schemas.PaymentsQuery, location="query")
+@platform.response(200, payment_schemas.CallPayments)
+@offers_csv(platform, "items", payment_schemas.CallPayment)
+def list_payments(query: dict[str, Any]) -> Page[Payment]:
+    """List the payments for calls by x402 and MPP, newest first."""
+    with read_only_unit() as session:
+        return page_of(session, Payment, query.pop("page"), newest_first=True, **query)
+
+
+@platform.post("/payments/<string:payment_id>/refund")
+@idempotent(owner=guards.acting_key_id, rebuild=rebuilt, note=NOTE)
+@platform.arguments(schemas.RefundAmount, required=False)
+@platform.response(201, schemas.PayoutShape)
+@platform.raises(*REFUND_ERRORS)
+def refund_payment(body: dict[str, Any], payment_id: str, claim: Claim) -> Payout:
+    """Return a payment once, in USDC to the address that paid; it then pays for no call."""
+    return refund(refunds.of_payment(payment_id), body, claim)

@@ -19,7 +19,7 @@ from app.audit_log import trail
 from app.audit_log.actors import Actor, system_actor
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.authenticated import seal_of
-from app.catalog.models import PROVIDER_PREFIX, Payout, PayoutKind, PayoutStatus, Service, ServiceTotal
+from app.catalog.models import Payout, PayoutKind, PayoutStatus, Service, ServiceTotal
 from app.catalog.payouts import destinations, earnings
 from app.catalog.payouts.destinations import PayoutOrder
 from app.catalog.payouts.earnings import REFUND_PREFIX, Earnings
@@ -41,12 +41,12 @@ from app.events.outbox import EventType
 from app.idempotency.service import Claim
 from app.identity import service as identity
 from app.payments import claimed_payments, treasury
-from app.payments.claimed_payments import NANOS_PER_UNIT
+from app.payments.claimed_payments import NANOS_PER_UNIT, PAYMENTS, PaymentStatus
+from app.payments.models import Payment
 from app.payments.treasury import WalletRole
 from app.ports.errors import PortError
 from app.spending.policy import ApprovedPayment
 from app.state import app_state
-from app.usage import service as usage
 from app.wallets import transfers
 from app.wallets.core import wallets
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
@@ -119,17 +119,17 @@ def pay_out(wallet: WalletView, order: PayoutOrder, *, wait_seconds: Decimal | N
     service = find_service(order.service_id, Service.agent_id == wallet.agent_id)
     _assert_offered()
     if service.is_suspended:
-        raise _refused("service_paused", "The operator has paused this service, so its earnings are not paid out.")
+        raise refused("service_paused", "The operator has paused this service, so its earnings are not paid out.")
     nanos = earnings_of(service.id).payable_nanos
     if wallet.approved is not None:
         nanos = min(nanos, wallet.approved.max_nanos)
     minimum_nanos = nanos_from_usd(app_state().settings.payout_minimum_usd)
     if nanos < max(minimum_nanos, NANOS_PER_UNIT):
         text = f"Less is payable than the minimum of a payout, {usd_string(minimum_nanos)} USD."
-        raise _refused("below_minimum", text, payable_usd=usd_from_nanos(nanos))
+        raise refused("below_minimum", text, payable_usd=usd_from_nanos(nanos))
     name, recipient, own = destinations.find(wallet, order, nanos=nanos)
     commission_nanos = earnings.commission_of(nanos, app_state().settings.payout_commission_bps)
-    payout = _new(
+    payout = new(
         service, PayoutKind.PAYOUT, nanos, commission_nanos=commission_nanos, chain=name.value, recipient=recipient
     )
     payout.wallet_id = None if own is None else own.id
@@ -143,28 +143,25 @@ def write_off(service: Service, *, actor: Actor, claim: Claim) -> Payout:
     """
     with unit_of_work() as session:
         if session.scalar(select(identity.exists_with(service.agent_id))):
-            raise _refused("seller_exists", "The seller of this service exists, so its earnings are paid out.")
+            raise refused("seller_exists", "The seller of this service exists, so its earnings are paid out.")
         leases.lock(session, f"payouts:{service.id}")
         found = earnings.read(session, service.id)
-        payout = _new(service, PayoutKind.PAYOUT, found.unpaid_nanos - found.held_nanos)
+        payout = new(service, PayoutKind.PAYOUT, found.unpaid_nanos - found.held_nanos)
         if payout.amount_nanos <= 0:
             text = "Nothing is owed for this service that is not held."
-            raise _refused("earnings_exceeded", text, available_usd=usd_from_nanos(payout.amount_nanos))
+            raise refused("earnings_exceeded", text, available_usd=usd_from_nanos(payout.amount_nanos))
         payout.id, payout.closed_at = identifiers.new_id(), clock.now()
         claim.bind(session, payout.id)
         _take(session, payout, PayoutStatus.PAID, actor)
     return get(payout.id)
 
 
-def refund(
-    service: Service, call_id: str, nanos: int | None, *, actor: Actor, wait_seconds: Decimal | None, claim: Claim
-) -> Payout:
-    """Refund a call of a service, all of it or an amount, once: in credits, or in USDC to the address that paid.
+def refund(made: Payout, nanos: int | None, *, actor: Actor, wait_seconds: Decimal | None, claim: Claim) -> Payout:
+    """Make a refund, of all or an amount, once: in credits, or in USDC to the address that paid.
 
-    It is taken from the earnings that were not paid out, held ones included. Raises: PayoutRefused, PayoutFailed,
-    InvalidInput, NotFound.
+    That of a call is taken from the earnings that were not paid out, held ones included. Raises: PayoutRefused,
+    PayoutFailed, InvalidInput.
     """
-    made = _paid_call(service, call_id)
     price_nanos, nanos = made.amount_nanos, made.amount_nanos if nanos is None else nanos
     if not 0 < nanos <= price_nanos or (made.chain and nanos % NANOS_PER_UNIT):
         text = f"must be more than 0, at most {usd_string(price_nanos)}, and for USDC have 6 decimals at most"
@@ -176,31 +173,9 @@ def refund(
     return _send(made, actor=actor, wait_seconds=wait_seconds, claim=claim)
 
 
-def _paid_call(service: Service, call_id: str) -> Payout:
-    """Return the refund of all that was paid for a call. Raises: NotFound, PayoutRefused."""
-    not_found = NotFound("This service has answered no call with this id that was paid for.")
-    canonical, provider = identifiers.require_id(call_id, not_found), f"{PROVIDER_PREFIX}{service.id}"
-    with read_only_unit() as session:
-        charged = next((each for each in usage.calls(session, [canonical]) if each.provider == provider), None)
-        payment = claimed_payments.find_served(session, canonical, provider=provider)
-        submission = None if payment is None else payment.transaction_id
-        is_final = submission is None or relayed.final_decision(session, submission) is not None
-    if charged is not None:
-        return _new(service, PayoutKind.REFUND, charged.cost_nanos, recipient=charged.account_id, call_id=canonical)
-    payment = identifiers.require(payment, not_found)
-    if payment.payer is None:
-        raise _refused("payer_unknown", "The address that paid for this call is not known, so it cannot be refunded.")
-    if not is_final:
-        raise _refused("payment_not_final", "The payment for this call is not final on its chain yet; try later.")
-    nanos = payment.required_units * NANOS_PER_UNIT
-    return _new(service, PayoutKind.REFUND, nanos, chain=payment.chain, recipient=payment.payer, call_id=canonical)
-
-
-def _new(service: Service, kind: PayoutKind, nanos: int, *, commission_nanos: int = 0, **columns: Any) -> Payout:
-    return Payout(
-        service_id=service.id, agent_id=service.agent_id, kind=kind.value, amount_nanos=nanos,
-        commission_nanos=commission_nanos, **columns,
-    )  # fmt: skip
+def new(service: Service | None, kind: PayoutKind, nanos: int, *, commission_nanos: int = 0, **columns: Any) -> Payout:
+    of = {} if service is None else {"service_id": service.id, "agent_id": service.agent_id}
+    return Payout(kind=kind.value, amount_nanos=nanos, commission_nanos=commission_nanos, **of, **columns)
 
 
 def _refund_in_credits(made: Payout, *, actor: Actor, claim: Claim) -> Payout:
@@ -257,19 +232,15 @@ def _send(
 
 def _take(session: Session, payout: Payout, status: PayoutStatus, actor: Actor) -> None:
     """Record a payout or refund if the earnings cover it, and lock them until the unit ends. Raises: PayoutRefused."""
-    leases.lock(session, f"payouts:{payout.service_id}")
-    if payout.wallet_id is not None:
-        destinations.lock_wallet(session, payout.wallet_id, payout.agent_id)
-    found = earnings.read(session, payout.service_id)
-    is_payout = payout.kind == PayoutKind.PAYOUT
-    left_nanos = found.unpaid_nanos - (found.held_nanos if is_payout else 0)
+    leases.lock(session, f"payouts:{payout.service_id or payout.call_id}")
     if payout.call_id is not None and session.scalar(
         select(exists().where(Payout.call_id == payout.call_id, Payout.status != PayoutStatus.FAILED.value))
     ):
         raise _refunded_before()
-    if payout.amount_nanos + payout.commission_nanos > left_nanos:
-        text = "The earnings of this service that were not paid out do not cover this."
-        raise _refused("earnings_exceeded", text, available_usd=usd_from_nanos(left_nanos))
+    if payout.payment is not None and not _mark_refunded(session, payout.payment):
+        raise refused("payment_not_refundable", "Something else has used this payment or reversed it; try again.")
+    if payout.service_id is not None:
+        _assert_earned(session, payout, payout.service_id)
     payout.created_at = clock.now()
     PAYOUTS.add(session, payout, status)
     after = {
@@ -277,9 +248,30 @@ def _take(session: Session, payout: Payout, status: PayoutStatus, actor: Actor) 
         "commission_usd": usd_string(payout.commission_nanos), "chain": payout.chain, "to": payout.recipient,
         "call_id": payout.call_id,
     }  # fmt: skip
-    paid = AuditAction.SERVICE_PAID if payout.chain else AuditAction.SERVICE_WRITTEN_OFF
-    action = paid if is_payout else AuditAction.SERVICE_CALL_REFUNDED
-    trail.record(session, actor, AuditEvent(action, payout.agent_id, after=after))
+    action, subject_id = AuditAction.SERVICE_CALL_REFUNDED, payout.agent_id
+    if payout.kind == PayoutKind.PAYOUT:
+        action = AuditAction.SERVICE_PAID if payout.chain else AuditAction.SERVICE_WRITTEN_OFF
+    elif payout.service_id is None:
+        action, subject_id = AuditAction.PAYMENT_REFUNDED, payout.call_id
+    trail.record(session, actor, AuditEvent(action, subject_id, after=after))
+
+
+def _mark_refunded(session: Session, payment: Payment) -> bool:
+    """Let a payment pay for no call from now on; return whether it is as it was read."""
+    status = PaymentStatus(payment.status)
+    if status is PaymentStatus.REFUNDED:  # what returned it has failed
+        return bool(claimed_payments.get(session, payment.id).status == status)
+    return bool(PAYMENTS.move(session, payment.id, status, PaymentStatus.REFUNDED))
+
+
+def _assert_earned(session: Session, payout: Payout, service_id: str) -> None:
+    if payout.wallet_id is not None:
+        destinations.lock_wallet(session, payout.wallet_id, str(payout.agent_id))
+    found = earnings.read(session, service_id)
+    left_nanos = found.unpaid_nanos - (found.held_nanos if payout.kind == PayoutKind.PAYOUT else 0)
+    if payout.amount_nanos + payout.commission_nanos > left_nanos:
+        text = "The earnings of this service that were not paid out do not cover this."
+        raise refused("earnings_exceeded", text, available_usd=usd_from_nanos(left_nanos))
 
 
 def get(payout_id: str) -> Payout:
@@ -374,16 +366,16 @@ def _earning(minimum_nanos: int) -> Sequence[str]:
 def _assert_offered() -> None:
     settings = app_state().settings
     if not settings.payouts_enabled:
-        raise _refused("not_offered", "This service does not pay out earnings; ask its operator.")
+        raise refused("not_offered", "This service does not pay out earnings; ask its operator.")
     with read_only_unit() as session:
         restored_at = claimed_payments.restore_cutoff(session)
     if restored_at is not None and (settings.payouts_checked_at is None or settings.payouts_checked_at < restored_at):
-        raise _refused("database_restored", "Payouts wait until the operator has compared them with the chains.")
+        raise refused("database_restored", "Payouts wait until the operator has compared them with the chains.")
 
 
-def _refused(reason: str, message: str, **details: Any) -> PayoutRefused:
+def refused(reason: str, message: str, **details: Any) -> PayoutRefused:
     return PayoutRefused(message, details={"reason": reason, **details})
 
 
 def _refunded_before() -> PayoutRefused:
-    return _refused("refunded_before", "This call was refunded before; each is refunded once.")
+    return refused("refunded_before", "This call or payment was refunded before; each is refunded once.")

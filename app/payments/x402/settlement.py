@@ -36,7 +36,7 @@ KIND = MovementKind.SETTLEMENT
 ACCOUNT_OPENING_KIND = "opening"
 _RESOLVE_BATCH = 200
 # No reorg of these chains reaches further back, and no authorization is resubmitted for longer.
-_REVERSAL_WINDOW = timedelta(hours=24)
+REVERSAL_WINDOW = timedelta(hours=24)
 # A request that submitted a payment and saw it land begins its call within milliseconds.
 _HANDOVER = timedelta(seconds=2)
 _HANDOVER_POLL = timedelta(milliseconds=100)
@@ -192,7 +192,7 @@ def detect_reversed_payments(chain: ChainName) -> int:
     Confirmation rebroadcasts the same bytes after a reorg; what still failed did so because the payer had spent the
     money in between.
     """
-    since = clock.now() - _REVERSAL_WINDOW
+    since = clock.now() - REVERSAL_WINDOW
     with read_only_unit() as session:
         failed = relayed.failed_hashes(session, treasury.OWNER_AGENT_ID, chain, kind=KIND, since=since)
         reversed_payments = claimed_payments.find_by_transactions(session, failed, since=since) if failed else []

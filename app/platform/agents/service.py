@@ -29,6 +29,7 @@ from app.identity import api_keys
 from app.identity import service as identity
 from app.identity.principal import KeyKind
 from app.identity.service import AgentSnapshot
+from app.payments import topups
 from app.platform import personal_data
 from app.spending.controls import status_of
 from app.spending.policy import DEFAULT, Controls
@@ -51,6 +52,7 @@ class AgentView(AgentSnapshot):
     spent_nanos: int
     wallet: WalletView | None
     wallets: tuple[WalletView, ...] = ()
+    owed_nanos: int = 0
 
     @property
     def spending_controls(self) -> Controls | None:
@@ -305,7 +307,7 @@ def _agent_detail(session: Session, agent_id: str) -> AgentView:
     found = wallets.all_of(session, agent.id)
     owned = [replace(each, spending_status=status_of(session, each.id)) for each in found]
     [view] = _agent_views(session, [agent], {agent.id: owned[0]} if owned else {})
-    return replace(view, wallets=tuple(owned))
+    return replace(view, wallets=tuple(owned), owed_nanos=topups.owed_nanos(session, agent.id))
 
 
 def _agent_views(session: Session, found: Sequence[AgentSnapshot], firsts: Mapping[str, WalletView]) -> list[AgentView]:

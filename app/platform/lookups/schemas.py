@@ -3,13 +3,11 @@
 from marshmallow import fields
 
 from app.approvals.schemas import ApprovalShape
-from app.core.chains import USDC
-from app.core.money import TokenAmount
+from app.catalog.payouts.schemas import CallPayment
 from app.events.schemas import AccountEvent
-from app.payments.claimed_payments import PaymentStatus
 from app.platform.schemas import AuditEntryShape, AuditHeadShape
 from app.shopping.schemas import PurchaseQuery, PurchaseShape, PurchaseSummaryShape
-from app.usage.routes import UsageLogShape
+from app.usage.routes import UsageLogShape, UsageSumShape
 from app.wallets.api.schemas import TransactionShape
 from app.web.fields import Identifier, Instant, Usd
 from app.web.schemas import Schema, page_schema
@@ -82,18 +80,18 @@ class ChargedCall(UsageLogShape):
     account_id = fields.UUID(required=True)
 
 
-class CallPayment(Schema):
-    """A payment by x402 or MPP for one call."""
+class MarginShape(UsageSumShape):
+    """The calls of one group, paid with credits or by payments, and their margin."""
 
-    id = fields.UUID(required=True)
-    provider, chain = fields.String(required=True), fields.String(required=True)
-    amount = fields.Function(lambda row: str(TokenAmount(row.units, USDC)), required=True, metadata={"type": "string"})
-    payer = fields.String(required=True, allow_none=True)
-    status = fields.String(required=True, metadata={"enum": list(PaymentStatus)})
-    tx_hash = fields.String(required=True, allow_none=True)
-    created_at = Instant(required=True)
+    model = fields.String(allow_none=True)
+    paid_usd = Usd(required=True, attribute="paid_nanos")
+    refunded_usd = Usd(required=True, attribute="refunded_nanos")
+    provider_usd = Usd(required=True, attribute="provider_nanos")
+    own_price_usd = Usd(required=True, attribute="own_price_nanos")
+    margin_usd = Usd(required=True, attribute="margin_nanos")
 
 
+Margins = page_schema("Margins", "sums", MarginShape, "A page of sums, the dearest first.")
 _LISTS = {
     "transactions": TransactionShape, "calls": ChargedCall, "purchases": SoldPurchaseSummary, "payments": CallPayment,
     "approvals": ApprovalShape, "events": AccountEvent, "audit_entries": AuditEntryShape,

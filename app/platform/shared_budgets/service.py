@@ -104,7 +104,7 @@ def check(session: Session) -> list[str]:
     return wrong + [
         f"budget {budget_id}: it counts {used_nanos} nano-dollars, its calls and payments have {nanos}"
         for budget_id, (used_nanos, since) in counted.items()
-        if (nanos := calls[budget_id] + payments.counted_since(session, budget_id, since)) > used_nanos
+        if (nanos := calls[budget_id] + payments.paid_since(session, budget_id, since)[1]) > used_nanos
     ]
 
 

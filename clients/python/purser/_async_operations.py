@@ -1309,16 +1309,6 @@ class AsyncOperations:
         )
         return result
 
-    async def get_balance(self) -> api.Balance:
-        """Read the remaining credits and the total spent, in US dollars; a key with limits reads what its budget
-        allows.
-
-        Credits pay for gateway and catalog calls. They are not tokens, and are bought with `POST
-        /v1/credits/topup`.
-        """
-        result: api.Balance = await self._request("GET", "/v1/balance", is_repeatable=True)
-        return result
-
     async def get_usage(
         self,
         *,
@@ -1463,6 +1453,16 @@ class AsyncOperations:
             },
             is_repeatable=True,
         )
+        return result
+
+    async def get_balance(self) -> api.Balance:
+        """Read the remaining credits and the total spent, in US dollars; a key with limits reads what its budget
+        allows.
+
+        Credits pay for gateway and catalog calls. They are not tokens, and are bought with `POST
+        /v1/credits/topup`.
+        """
+        result: api.Balance = await self._request("GET", "/v1/balance", is_repeatable=True)
         return result
 
     async def top_up(
@@ -1723,11 +1723,12 @@ class AsyncOperations:
         tag: str | Omit = OMIT,
         group_by: str | Omit = OMIT,
         agent_id: str | Omit = OMIT,
-    ) -> api.UsageSums:
-        """Read what the calls of an agent, or of all, cost together, by day, provider, model, key, tag or agent.
+    ) -> api.Margins:
+        """Read what calls of an agent, or of all, cost, and the margin, by day, provider, model, key, tag or agent.
 
-        `?group_by=agent_id,model` sums by both. A call of a key with several tags counts for each tag. `Accept:
-        text/csv` returns the rows of the page as CSV.
+        `?group_by=agent_id,model` sums by both. Payments without an account, and refunds, are of no agent, key and
+        model: only sums by `day`, `provider` and `model` have them. A call of a key with several tags counts for
+        each tag. `Accept: text/csv` returns the rows of the page as CSV.
 
         limit: Rows per page, at most 500.
         offset: Rows to skip.
@@ -1742,7 +1743,7 @@ class AsyncOperations:
         group_by: Some of day, provider, model, api_key_id, tag, agent_id, separated by commas.
         agent_id: The unique identifier of the agent (UUID).
         """
-        result: api.UsageSums = await self._request(
+        result: api.Margins = await self._request(
             "GET",
             "/v1/platform/usage/sums",
             query={
@@ -1876,14 +1877,14 @@ class AsyncOperations:
         It is taken from the earnings of the service that were not paid out.
 
         idempotency_key: Repeating a request with the same key returns the first response and pays nothing again.
+        amount_usd: What is refunded, in US dollars; null or omitted: all that was paid.
         call_id: The call: `X-Gateway-Call-Id` of its request, the `id` of its entry in the caller's usage, or the
             payment that paid for it (UUID).
-        amount_usd: What is refunded, in US dollars; null or omitted: all that was paid.
         """
         result: api.Payout = await self._request(
             "POST",
             f"/v1/platform/services/{quote(service_id, safe='')}/refunds",
-            body={"call_id": call_id, "amount_usd": amount_usd},
+            body={"amount_usd": amount_usd, "call_id": call_id},
             headers={"Idempotency-Key": idempotency_key},
             is_keyed=True,
             is_repeatable=True,
@@ -3170,15 +3171,65 @@ class AsyncOperations:
 
         prefer: `respond-async` returns immediately; `wait=N` waits up to N (at most 25) seconds for confirmation.
         idempotency_key: Repeating a request with the same key returns the first response and pays nothing again.
+        amount_usd: What is refunded, in US dollars; null or omitted: all that was paid.
         call_id: The call: `X-Gateway-Call-Id` of its request, the `id` of its entry in the caller's usage, or the
             payment that paid for it (UUID).
-        amount_usd: What is refunded, in US dollars; null or omitted: all that was paid.
         """
         result: api.Payout = await self._request(
             "POST",
             f"/v1/services/{quote(service_id, safe='')}/refunds",
-            body={"call_id": call_id, "amount_usd": amount_usd},
+            body={"amount_usd": amount_usd, "call_id": call_id},
             headers={"Prefer": prefer, "Idempotency-Key": idempotency_key},
+            is_keyed=True,
+            is_repeatable=True,
+        )
+        return result
+
+    async def list_payments(
+        self,
+        *,
+        limit: int | Omit = OMIT,
+        offset: int | Omit = OMIT,
+        status: Literal["authorized", "settling", "paid", "serving", "served", "closed", "void", "reversed", "refunded"]
+        | Omit = OMIT,
+        provider: str | Omit = OMIT,
+        payer: str | Omit = OMIT,
+    ) -> api.CallPayments:
+        """List the payments for calls by x402 and MPP, newest first.
+
+        Filter by `status` to find what was not served (`paid`, `serving`), or by `payer`.
+
+        limit: Rows per page, at most 200.
+        offset: Rows to skip.
+        status: Only entries with this status.
+        provider: The name of the provider or one of its aliases, as `GET /v1/providers` lists them.
+        payer: Only payments from this address, as it is written in `payer`.
+        """
+        result: api.CallPayments = await self._request(
+            "GET",
+            "/v1/platform/payments",
+            query={"limit": limit, "offset": offset, "status": status, "provider": provider, "payer": payer},
+            is_repeatable=True,
+        )
+        return result
+
+    async def refund_payment(
+        self, payment_id: str, *, idempotency_key: str | Omit = OMIT, amount_usd: float | None | Omit = OMIT
+    ) -> api.Payout:
+        """Return a payment once, in USDC to the address that paid; it then pays for no call.
+
+        For a payment that was not served, or a call of the gateway: all that was received goes back to the address
+        that paid, once the payment is final. One that a service has earned is refunded as its call is.
+
+        idempotency_key: Repeating a request with the same key returns the first response and pays nothing again.
+        amount_usd: What is refunded, in US dollars; null or omitted: all that was received, or was paid for the
+            call of a service.
+        """
+        result: api.Payout = await self._request(
+            "POST",
+            f"/v1/platform/payments/{quote(payment_id, safe='')}/refund",
+            body={"amount_usd": amount_usd},
+            headers={"Idempotency-Key": idempotency_key},
             is_keyed=True,
             is_repeatable=True,
         )

@@ -291,12 +291,18 @@ class AwaitingApproval(TypedDict):
 
 
 class Balance(TypedDict):
-    """The remaining credits of an account, and the total spent."""
+    """The remaining credits of an account, the total spent, and what is owed for top-ups that were reorganised
+    away.
+    """
 
     credits_usd: float
     """The credits that can be spent on gateway and catalog calls, in US dollars."""
     total_spent: float
     """In US dollars."""
+    owed_usd: float
+    """What was granted for top-ups that the chain has reversed, and is taken from the next credits, in US dollars.
+    0 for a key with limits.
+    """
 
 
 class BoughtAnswer(TypedDict):
@@ -614,14 +620,25 @@ class CallPayment(TypedDict):
     """The amount in units of the token, as a decimal string such as `12.5`."""
     payer: str | None
     """The address that paid; null while it is not known."""
-    status: Literal["authorized", "settling", "paid", "serving", "served", "closed", "void", "reversed"]
+    status: Literal["authorized", "settling", "paid", "serving", "served", "closed", "void", "reversed", "refunded"]
     """`pending`: sent, and completed by the service. `confirmed`: final on the chain. `failed`: certainly not
     executed.
     """
+    refundable: bool
+    """Whether it was received, from a known address, and neither refunded nor in use by a call."""
     tx_hash: str | None
     """The hash of the transaction on its chain (on Solana: the signature); null before it was sent."""
     created_at: str
     """The time of creation (ISO 8601, UTC)."""
+
+
+class CallPayments(TypedDict):
+    """Payments for calls, newest first."""
+
+    payments: list[CallPayment]
+    """The payments of the page."""
+    pagination: Pagination
+    """The position of this page in the whole list."""
 
 
 class CancelAllBody(TypedDict):
@@ -1629,6 +1646,62 @@ class Liveness(TypedDict):
     """`ok`."""
 
 
+class Margin(TypedDict):
+    """The calls of one group, paid with credits or by payments, and their margin."""
+
+    day: NotRequired[str]
+    """The UTC day."""
+    provider: NotRequired[str]
+    """The provider, or `service:` and the id of a service of the catalog."""
+    model: NotRequired[str | None]
+    """The model, as in the log; null for calls that a payment of their own paid for, and for refunds."""
+    api_key_id: NotRequired[str]
+    """The key of the calls."""
+    tag: NotRequired[str | None]
+    """A tag of the keys of these calls; null for calls of keys without tags."""
+    agent_id: NotRequired[str]
+    """The agent whose credits paid for the calls."""
+    calls: int
+    """The number of calls."""
+    cost_usd: float
+    """What callers were charged or paid, in US dollars."""
+    tokens_in: int
+    """Their input tokens."""
+    tokens_out: int
+    """Their output tokens."""
+    cached_tokens: int
+    """The part of `tokens_in` that the provider read from its cache."""
+    reasoning_tokens: int
+    """The part of `tokens_out` that the model spent on reasoning."""
+    cost_per_call_usd: float
+    """`cost_usd` divided by `calls`, rounded down to a nano-dollar."""
+    cost_per_million_tokens_usd: float | None
+    """`cost_usd` per million tokens of input and output together; null if there were none."""
+    paid_usd: float
+    """The part of `cost_usd` that payments by x402 or MPP paid, without an account."""
+    refunded_usd: float
+    """What of served calls was refunded."""
+    provider_usd: float
+    """What they cost: at a provider by its prices, at a service what its seller gets, less the commission of
+    today.
+    """
+    own_price_usd: float
+    """The part of `cost_usd` at prices of the operator, or of the highest possible cost: what the provider charges
+    is not known.
+    """
+    margin_usd: float
+    """`cost_usd` less `refunded_usd`, `provider_usd` and `own_price_usd`."""
+
+
+class Margins(TypedDict):
+    """A page of sums, the dearest first."""
+
+    sums: list[Margin]
+    """The sums of the page."""
+    pagination: Pagination
+    """The position of this page in the whole list."""
+
+
 class MarketsOrigin(TypedDict):
     """The source of the market numbers in a payload."""
 
@@ -2103,8 +2176,8 @@ class Payout(TypedDict):
 
     id: str
     """The unique identifier of the payout or refund (UUID), which is that of its transaction if it has one."""
-    service_id: str
-    """The service that earned it."""
+    service_id: str | None
+    """The service that earned it; null for a refund of a payment that no service has earned."""
     kind: Literal["payout", "refund"]
     """Whether the seller is paid, or the payer of a call."""
     status: Literal["pending", "paid", "failed"]
@@ -2120,7 +2193,7 @@ class Payout(TypedDict):
     tx_hash: str | None
     """The hash of its transaction; null without one, or while it is not known."""
     call_id: str | None
-    """The call that is refunded; null for a payout."""
+    """The call or payment that is refunded; null for a payout."""
     created_at: str
     """The time of creation (ISO 8601, UTC)."""
     closed_at: str | None
@@ -2518,15 +2591,24 @@ class Receipt(TypedDict):
     """The signed copy of the record (a JWS in compact form)."""
 
 
+class RefundAmount(TypedDict):
+    """What to refund; without an amount, all that was paid."""
+
+    amount_usd: NotRequired[float | None]
+    """What is refunded, in US dollars; null or omitted: all that was received, or was paid for the call of a
+    service.
+    """
+
+
 class RefundBody(TypedDict):
     """The call to refund; without an amount, all that was paid for it."""
 
+    amount_usd: NotRequired[float | None]
+    """What is refunded, in US dollars; null or omitted: all that was paid."""
     call_id: str
     """The call: `X-Gateway-Call-Id` of its request, the `id` of its entry in the caller's usage, or the payment
     that paid for it (UUID).
     """
-    amount_usd: NotRequired[float | None]
-    """What is refunded, in US dollars; null or omitted: all that was paid."""
 
 
 class RegisterRequest(TypedDict):
@@ -2668,8 +2750,8 @@ class RequestPayoutResult(TypedDict):
     """The approval that the payment waits for. Show its `url` to the owner."""
     id: NotRequired[str]
     """The unique identifier of the payout or refund (UUID), which is that of its transaction if it has one."""
-    service_id: NotRequired[str]
-    """The service that earned it."""
+    service_id: NotRequired[str | None]
+    """The service that earned it; null for a refund of a payment that no service has earned."""
     kind: NotRequired[Literal["payout", "refund"]]
     """Whether the seller is paid, or the payer of a call."""
     amount_usd: NotRequired[float]
@@ -2683,7 +2765,7 @@ class RequestPayoutResult(TypedDict):
     tx_hash: NotRequired[str | None]
     """The hash of its transaction; null without one, or while it is not known."""
     call_id: NotRequired[str | None]
-    """The call that is refunded; null for a payout."""
+    """The call or payment that is refunded; null for a payout."""
     created_at: NotRequired[str]
     """The time of creation (ISO 8601, UTC)."""
     closed_at: NotRequired[str | None]
@@ -2985,6 +3067,8 @@ class ShownAgent(TypedDict):
     """The time when a person claimed the agent (ISO 8601, UTC); null before."""
     created_at: str
     """The time of creation (ISO 8601, UTC)."""
+    owed_usd: float
+    """What was granted for top-ups that the chain has reversed, and is taken from its next credits, in US dollars."""
     frozen_at: str | None
     """The time when the agent was frozen (ISO 8601, UTC); null if it is not frozen."""
     claimed_email: str | None
@@ -4204,6 +4288,7 @@ AuditAction: TypeAlias = Literal[
     "service.paid",
     "service.written_off",
     "service.call_refunded",
+    "payment.refunded",
     "gateway_keys.shown",
     "budget.created",
     "budget.changed",

@@ -534,15 +534,6 @@ export abstract class Operations {
   }
 
   /**
-   * Read the remaining credits and the total spent, in US dollars; a key with limits reads what its budget allows.
-   *
-   * Credits pay for gateway and catalog calls. They are not tokens, and are bought with `POST /v1/credits/topup`.
-   */
-  getBalance(args: Input<"get_balance", ""> = {}, options?: CallOptions): Promise<Output<"get_balance">> {
-    return this.call({ method: "GET", path: "/v1/balance" }, args, options);
-  }
-
-  /**
    * Read the log of charged calls, newest first, with the sums by provider over the whole log.
    *
    * Each entry is one call with its cost. `summary` covers the whole log, whatever the page and the filters. `Accept: text/csv` returns the rows of the page as CSV.
@@ -567,6 +558,15 @@ export abstract class Operations {
    */
   getUsageAsFocus(args: Input<"get_usage_as_focus", "", "raw"> = {}, options?: CallOptions): Promise<Response> {
     return this.call({ method: "GET", path: "/v1/usage/focus", query: ["limit","offset","after","created_after","created_before","provider","model","api_key_id","tag"], raw: true }, args, options);
+  }
+
+  /**
+   * Read the remaining credits and the total spent, in US dollars; a key with limits reads what its budget allows.
+   *
+   * Credits pay for gateway and catalog calls. They are not tokens, and are bought with `POST /v1/credits/topup`.
+   */
+  getBalance(args: Input<"get_balance", ""> = {}, options?: CallOptions): Promise<Output<"get_balance">> {
+    return this.call({ method: "GET", path: "/v1/balance" }, args, options);
   }
 
   /**
@@ -642,9 +642,9 @@ export abstract class Operations {
   }
 
   /**
-   * Read what the calls of an agent, or of all, cost together, by day, provider, model, key, tag or agent.
+   * Read what calls of an agent, or of all, cost, and the margin, by day, provider, model, key, tag or agent.
    *
-   * `?group_by=agent_id,model` sums by both. A call of a key with several tags counts for each tag. `Accept: text/csv` returns the rows of the page as CSV.
+   * `?group_by=agent_id,model` sums by both. Payments without an account, and refunds, are of no agent, key and model: only sums by `day`, `provider` and `model` have them. A call of a key with several tags counts for each tag. `Accept: text/csv` returns the rows of the page as CSV.
    */
   getAllUsageSums(args: Input<"get_all_usage_sums", ""> = {}, options?: CallOptions): Promise<Output<"get_all_usage_sums">> {
     return this.call({ method: "GET", path: "/v1/platform/usage/sums", query: ["limit","offset","after","created_after","created_before","provider","model","api_key_id","tag","group_by","agent_id"] }, args, options);
@@ -1277,6 +1277,24 @@ export abstract class Operations {
    */
   refundCall(args: Input<"refund_call", "">, options?: CallOptions): Promise<Output<"refund_call">> {
     return this.call({ method: "POST", path: "/v1/services/{service_id}/refunds", headers: { prefer: "Prefer", idempotency_key: "Idempotency-Key" }, body: "members" }, args, options);
+  }
+
+  /**
+   * List the payments for calls by x402 and MPP, newest first.
+   *
+   * Filter by `status` to find what was not served (`paid`, `serving`), or by `payer`.
+   */
+  listPayments(args: Input<"list_payments", ""> = {}, options?: CallOptions): Promise<Output<"list_payments">> {
+    return this.call({ method: "GET", path: "/v1/platform/payments", query: ["limit","offset","status","provider","payer"] }, args, options);
+  }
+
+  /**
+   * Return a payment once, in USDC to the address that paid; it then pays for no call.
+   *
+   * For a payment that was not served, or a call of the gateway: all that was received goes back to the address that paid, once the payment is final. One that a service has earned is refunded as its call is.
+   */
+  refundPayment(args: Input<"refund_payment", "">, options?: CallOptions): Promise<Output<"refund_payment">> {
+    return this.call({ method: "POST", path: "/v1/platform/payments/{payment_id}/refund", headers: { idempotency_key: "Idempotency-Key" }, body: "members" }, args, options);
   }
 
   /**

@@ -1022,26 +1022,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/balance": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Read the remaining credits and the total spent, in US dollars; a key with limits reads what its budget allows.
-         * @description Credits pay for gateway and catalog calls. They are not tokens, and are bought with `POST /v1/credits/topup`.
-         */
-        get: operations["get_balance"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/v1/usage": {
         parameters: {
             query?: never;
@@ -1094,6 +1074,26 @@ export interface paths {
          * @description One row for each UTC day, provider, model and key. Quantities are tokens, or calls where there are none.
          */
         get: operations["get_usage_as_focus"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/balance": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read the remaining credits and the total spent, in US dollars; a key with limits reads what its budget allows.
+         * @description Credits pay for gateway and catalog calls. They are not tokens, and are bought with `POST /v1/credits/topup`.
+         */
+        get: operations["get_balance"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1228,8 +1228,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read what the calls of an agent, or of all, cost together, by day, provider, model, key, tag or agent.
-         * @description `?group_by=agent_id,model` sums by both. A call of a key with several tags counts for each tag. `Accept: text/csv` returns the rows of the page as CSV.
+         * Read what calls of an agent, or of all, cost, and the margin, by day, provider, model, key, tag or agent.
+         * @description `?group_by=agent_id,model` sums by both. Payments without an account, and refunds, are of no agent, key and model: only sums by `day`, `provider` and `model` have them. A call of a key with several tags counts for each tag. `Accept: text/csv` returns the rows of the page as CSV.
          */
         get: operations["get_all_usage_sums"];
         put?: never;
@@ -2446,6 +2446,49 @@ export interface paths {
          * @description It is taken from the earnings that were not paid out, held ones included, and refused if these do not cover it.
          */
         post: operations["refund_call"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/platform/payments": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the payments for calls by x402 and MPP, newest first.
+         * @description Filter by `status` to find what was not served (`paid`, `serving`), or by `payer`.
+         */
+        get: operations["list_payments"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/platform/payments/{payment_id}/refund": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The unique identifier of the payment (UUID). */
+                payment_id: string;
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Return a payment once, in USDC to the address that paid; it then pays for no call.
+         * @description For a payment that was not served, or a call of the gateway: all that was received goes back to the address that paid, once the payment is final. One that a service has earned is refunded as its call is.
+         */
+        post: operations["refund_payment"];
         delete?: never;
         options?: never;
         head?: never;
@@ -6314,13 +6357,6 @@ export interface components {
             /** @description The number of entries in the list. */
             count: number;
         };
-        /** @description The remaining credits of an account, and the total spent. */
-        Balance: {
-            /** @description The credits that can be spent on gateway and catalog calls, in US dollars. */
-            credits_usd: number;
-            /** @description In US dollars. */
-            total_spent: number;
-        };
         /** @description One charged call. */
         UsageLog: {
             /**
@@ -6426,6 +6462,15 @@ export interface components {
             sums: components["schemas"]["UsageSum"][];
             /** @description The position of this page in the whole list. */
             pagination: components["schemas"]["Pagination"];
+        };
+        /** @description The remaining credits of an account, the total spent, and what is owed for top-ups that were reorganised away. */
+        Balance: {
+            /** @description The credits that can be spent on gateway and catalog calls, in US dollars. */
+            credits_usd: number;
+            /** @description In US dollars. */
+            total_spent: number;
+            /** @description What was granted for top-ups that the chain has reversed, and is taken from the next credits, in US dollars. 0 for a key with limits. */
+            owed_usd: number;
         };
         /** @description A top-up request. */
         TopUpBody: {
@@ -6647,6 +6692,8 @@ export interface components {
              * @description The time of creation (ISO 8601, UTC).
              */
             created_at: string;
+            /** @description What was granted for top-ups that the chain has reversed, and is taken from its next credits, in US dollars. */
+            owed_usd: number;
             /**
              * Format: date-time
              * @description The time when the agent was frozen (ISO 8601, UTC); null if it is not frozen.
@@ -6677,6 +6724,63 @@ export interface components {
         UsageDays: {
             /** @description One for each day and provider with calls. */
             days: components["schemas"]["UsageDay"][];
+        };
+        /** @description The calls of one group, paid with credits or by payments, and their margin. */
+        Margin: {
+            /**
+             * Format: date
+             * @description The UTC day.
+             */
+            day?: string;
+            /** @description The provider, or `service:` and the id of a service of the catalog. */
+            provider?: string;
+            /** @description The model, as in the log; null for calls that a payment of their own paid for, and for refunds. */
+            model?: string | null;
+            /**
+             * Format: uuid
+             * @description The key of the calls.
+             */
+            api_key_id?: string;
+            /** @description A tag of the keys of these calls; null for calls of keys without tags. */
+            tag?: string | null;
+            /**
+             * Format: uuid
+             * @description The agent whose credits paid for the calls.
+             */
+            agent_id?: string;
+            /** @description The number of calls. */
+            calls: number;
+            /** @description What callers were charged or paid, in US dollars. */
+            cost_usd: number;
+            /** @description Their input tokens. */
+            tokens_in: number;
+            /** @description Their output tokens. */
+            tokens_out: number;
+            /** @description The part of `tokens_in` that the provider read from its cache. */
+            cached_tokens: number;
+            /** @description The part of `tokens_out` that the model spent on reasoning. */
+            reasoning_tokens: number;
+            /** @description `cost_usd` divided by `calls`, rounded down to a nano-dollar. */
+            cost_per_call_usd: number;
+            /** @description `cost_usd` per million tokens of input and output together; null if there were none. */
+            cost_per_million_tokens_usd: number | null;
+            /** @description The part of `cost_usd` that payments by x402 or MPP paid, without an account. */
+            paid_usd: number;
+            /** @description What of served calls was refunded. */
+            refunded_usd: number;
+            /** @description What they cost: at a provider by its prices, at a service what its seller gets, less the commission of today. */
+            provider_usd: number;
+            /** @description The part of `cost_usd` at prices of the operator, or of the highest possible cost: what the provider charges is not known. */
+            own_price_usd: number;
+            /** @description `cost_usd` less `refunded_usd`, `provider_usd` and `own_price_usd`. */
+            margin_usd: number;
+        };
+        /** @description A page of sums, the dearest first. */
+        Margins: {
+            /** @description The sums of the page. */
+            sums: components["schemas"]["Margin"][];
+            /** @description The position of this page in the whole list. */
+            pagination: components["schemas"]["Pagination"];
         };
         /** @description The last 24 hours, to the minute. */
         ServiceDay: {
@@ -6797,9 +6901,9 @@ export interface components {
             id: string;
             /**
              * Format: uuid
-             * @description The service that earned it.
+             * @description The service that earned it; null for a refund of a payment that no service has earned.
              */
-            service_id: string;
+            service_id: string | null;
             /**
              * @description Whether the seller is paid, or the payer of a call.
              * @enum {string}
@@ -6822,7 +6926,7 @@ export interface components {
             tx_hash: string | null;
             /**
              * Format: uuid
-             * @description The call that is refunded; null for a payout.
+             * @description The call or payment that is refunded; null for a payout.
              */
             call_id: string | null;
             /**
@@ -6846,15 +6950,15 @@ export interface components {
         /** @description The call to refund; without an amount, all that was paid for it. */
         RefundBody: {
             /**
-             * @description The call: `X-Gateway-Call-Id` of its request, the `id` of its entry in the caller's usage, or the payment that paid for it (UUID).
-             * @example 5f0f6c1e-3b9c-4f0e-9a55-0d6a6a3c8a10
-             */
-            call_id: string;
-            /**
              * @description What is refunded, in US dollars; null or omitted: all that was paid.
              * @example 1
              */
             amount_usd?: number | null;
+            /**
+             * @description The call: `X-Gateway-Call-Id` of its request, the `id` of its entry in the caller's usage, or the payment that paid for it (UUID).
+             * @example 5f0f6c1e-3b9c-4f0e-9a55-0d6a6a3c8a10
+             */
+            call_id: string;
         };
         /** @description The fields to change; a null or blank `email` removes it. */
         AgentBody: {
@@ -7597,7 +7701,9 @@ export interface components {
              * @description `pending`: sent, and completed by the service. `confirmed`: final on the chain. `failed`: certainly not executed.
              * @enum {string}
              */
-            status: "authorized" | "settling" | "paid" | "serving" | "served" | "closed" | "void" | "reversed";
+            status: "authorized" | "settling" | "paid" | "serving" | "served" | "closed" | "void" | "reversed" | "refunded";
+            /** @description Whether it was received, from a known address, and neither refunded nor in use by a call. */
+            readonly refundable: boolean;
             /** @description The hash of the transaction on its chain (on Solana: the signature); null before it was sent. */
             tx_hash: string | null;
             /**
@@ -8668,6 +8774,21 @@ export interface components {
             /** @description What the owner reads about this payment if it needs an approval; marked as your words. */
             approval_note?: string | null;
         };
+        /** @description Payments for calls, newest first. */
+        CallPayments: {
+            /** @description The payments of the page. */
+            payments: components["schemas"]["CallPayment"][];
+            /** @description The position of this page in the whole list. */
+            pagination: components["schemas"]["Pagination"];
+        };
+        /** @description What to refund; without an amount, all that was paid. */
+        RefundAmount: {
+            /**
+             * @description What is refunded, in US dollars; null or omitted: all that was received, or was paid for the call of a service.
+             * @example 1
+             */
+            amount_usd?: number | null;
+        };
         /** @description The response of the service, with its status and headers; not necessarily JSON. */
         ProxiedAnswer: {
             [key: string]: unknown;
@@ -8975,7 +9096,7 @@ export interface components {
          * @description An administrative act, or a reading of keys.
          * @enum {string}
          */
-        AuditAction: "agent.created" | "agent.changed" | "agent.deleted" | "agent.frozen" | "agent.unfrozen" | "agent.shown" | "agents.shown" | "agent.personal_data_shown" | "agent.personal_data_erased" | "agent.key_rotated" | "agent.key_added" | "agent.key_changed" | "agent.key_revoked" | "agent.controls_set" | "agent.owner_key_replaced" | "agent.owner_changed" | "agent.controls_loosened" | "agent.payee_removed" | "agent.session_opened" | "agent.connection_opened" | "agent.connection_ended" | "agent.claimed" | "agent.owner_sign_in" | "agent.owner_key_refused" | "agent.notice_link_sent" | "agent.notice_added" | "agent.notice_removed" | "agent.notice_tested" | "webhook.created" | "webhook.changed" | "webhook.secret_rotated" | "webhook.tested" | "webhook.replayed" | "webhook.deleted" | "agent.credits_granted" | "claim.repeated" | "agent.claim_code_revoked" | "master_key.console_sign_in" | "master_key.passkey_added" | "master_key.passkey_removed" | "master_key.passkey_refused" | "master_key.passkey_sign_in" | "service.paused" | "service.resumed" | "service.paid" | "service.written_off" | "service.call_refunded" | "gateway_keys.shown" | "budget.created" | "budget.changed" | "budget.deleted" | "gateway_key.revoked" | "master_keys.shown" | "master_key.created" | "master_key.revoked" | "wallet.export_requested" | "wallet.export_cancelled" | "wallet.exported" | "wallet.imported" | "retired_key.exported" | "retired_key.purged" | "approval.approved" | "approval.rejected" | "agent.payee_withdrawn" | "agent.address_named" | "agent.passkey_added" | "agent.passkey_removed" | "agent.passkey_refused" | "agent.passkey_sign_in" | "bridge.written_off" | "encryption.rotation_begun" | "encryption.rotated" | "rows.accepted" | "database.set_back";
+        AuditAction: "agent.created" | "agent.changed" | "agent.deleted" | "agent.frozen" | "agent.unfrozen" | "agent.shown" | "agents.shown" | "agent.personal_data_shown" | "agent.personal_data_erased" | "agent.key_rotated" | "agent.key_added" | "agent.key_changed" | "agent.key_revoked" | "agent.controls_set" | "agent.owner_key_replaced" | "agent.owner_changed" | "agent.controls_loosened" | "agent.payee_removed" | "agent.session_opened" | "agent.connection_opened" | "agent.connection_ended" | "agent.claimed" | "agent.owner_sign_in" | "agent.owner_key_refused" | "agent.notice_link_sent" | "agent.notice_added" | "agent.notice_removed" | "agent.notice_tested" | "webhook.created" | "webhook.changed" | "webhook.secret_rotated" | "webhook.tested" | "webhook.replayed" | "webhook.deleted" | "agent.credits_granted" | "claim.repeated" | "agent.claim_code_revoked" | "master_key.console_sign_in" | "master_key.passkey_added" | "master_key.passkey_removed" | "master_key.passkey_refused" | "master_key.passkey_sign_in" | "service.paused" | "service.resumed" | "service.paid" | "service.written_off" | "service.call_refunded" | "payment.refunded" | "gateway_keys.shown" | "budget.created" | "budget.changed" | "budget.deleted" | "gateway_key.revoked" | "master_keys.shown" | "master_key.created" | "master_key.revoked" | "wallet.export_requested" | "wallet.export_cancelled" | "wallet.exported" | "wallet.imported" | "retired_key.exported" | "retired_key.purged" | "approval.approved" | "approval.rejected" | "agent.payee_withdrawn" | "agent.address_named" | "agent.passkey_added" | "agent.passkey_removed" | "agent.passkey_refused" | "agent.passkey_sign_in" | "bridge.written_off" | "encryption.rotation_begun" | "encryption.rotated" | "rows.accepted" | "database.set_back";
         /**
          * @description How a body is represented in JSON.
          * @enum {string}
@@ -11827,32 +11948,6 @@ export interface operations {
             };
         };
     };
-    get_balance: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description OK */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "credits_usd": 1009.749,
-                     *       "total_spent": 0.251
-                     *     }
-                     */
-                    "application/json": components["schemas"]["Balance"];
-                };
-            };
-        };
-    };
     get_usage: {
         parameters: {
             query?: {
@@ -12050,6 +12145,33 @@ export interface operations {
                 content: {
                     /** @example BilledCost,BillingAccountId,BillingAccountName,BillingCurrency,BillingPeriodEnd,BillingPeriodStart,ChargeCategory,ChargeClass,ChargeDescription,ChargeFrequency,ChargePeriodEnd,ChargePeriodStart,ConsumedQuantity,ConsumedUnit,ContractedCost,EffectiveCost,InvoiceIssuerName,ListCost,PricingCategory,PricingQuantity,PricingUnit,ProviderName,PublisherName,ServiceCategory,ServiceName,ServiceSubcategory,SkuId,SubAccountId,Tags */
                     "text/csv": string;
+                };
+            };
+        };
+    };
+    get_balance: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "credits_usd": 1009.749,
+                     *       "owed_usd": 0,
+                     *       "total_spent": 0.251
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Balance"];
                 };
             };
         };
@@ -12303,6 +12425,7 @@ export interface operations {
                      *       "frozen_at": null,
                      *       "id": "e29f5faf-4dea-48fa-bfe1-96f5af5932b9",
                      *       "name": "unnamed-agent",
+                     *       "owed_usd": 0,
                      *       "rpm": null,
                      *       "total_spent": 0,
                      *       "wallet": {
@@ -12623,16 +12746,21 @@ export interface operations {
                      *           "cost_per_call_usd": 0.0044575,
                      *           "cost_per_million_tokens_usd": 1.903945896,
                      *           "cost_usd": 0.187215,
+                     *           "margin_usd": 0,
                      *           "model": "gpt-5",
+                     *           "own_price_usd": 0,
+                     *           "paid_usd": 0,
+                     *           "provider_usd": 0.187215,
                      *           "reasoning_tokens": 2048,
+                     *           "refunded_usd": 0,
                      *           "tokens_in": 90210,
                      *           "tokens_out": 8120
                      *         }
                      *       ]
                      *     }
                      */
-                    "application/json": components["schemas"]["UsageSums"];
-                    /** @example day,provider,model,api_key_id,tag,agent_id,calls,cost_usd,tokens_in,tokens_out,cached_tokens,reasoning_tokens,cost_per_call_usd,cost_per_million_tokens_usd */
+                    "application/json": components["schemas"]["Margins"];
+                    /** @example day,provider,model,api_key_id,tag,agent_id,calls,cost_usd,tokens_in,tokens_out,cached_tokens,reasoning_tokens,cost_per_call_usd,cost_per_million_tokens_usd,paid_usd,refunded_usd,provider_usd,own_price_usd,margin_usd */
                     "text/csv": string;
                 };
             };
@@ -16051,6 +16179,113 @@ export interface operations {
                      *       "status": "paid",
                      *       "to": null,
                      *       "tx_hash": null
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Payout"];
+                };
+            };
+        };
+    };
+    list_payments: {
+        parameters: {
+            query?: {
+                /** @description Rows per page, at most 200. */
+                limit?: number;
+                /** @description Rows to skip. */
+                offset?: number;
+                /** @description Only entries with this status. */
+                status?: "authorized" | "settling" | "paid" | "serving" | "served" | "closed" | "void" | "reversed" | "refunded";
+                /** @description The name of the provider or one of its aliases, as `GET /v1/providers` lists them. */
+                provider?: string;
+                /** @description Only payments from this address, as it is written in `payer`. */
+                payer?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "pagination": {
+                     *         "has_more": false,
+                     *         "limit": 50,
+                     *         "offset": 0,
+                     *         "total": 1
+                     *       },
+                     *       "payments": [
+                     *         {
+                     *           "amount": "0.01",
+                     *           "chain": "base",
+                     *           "created_at": "2026-11-27T05:17:28.503Z",
+                     *           "id": "d5aa54d4-333b-4259-848d-02fa681a2aac",
+                     *           "payer": "0x97691135Be5c2DCc240AA7C0e9ade9e0D1F1774A",
+                     *           "provider": "brave",
+                     *           "refundable": true,
+                     *           "status": "paid",
+                     *           "tx_hash": "0x8e44ea199e887ce2d85f2e8677ff1fcb0c66d5db4c23a81434e38035369f9e27"
+                     *         }
+                     *       ]
+                     *     }
+                     */
+                    "application/json": components["schemas"]["CallPayments"];
+                    /** @example id,provider,chain,amount,payer,status,refundable,tx_hash,created_at */
+                    "text/csv": string;
+                };
+            };
+        };
+    };
+    refund_payment: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Repeating a request with the same key returns the first response and pays nothing again. */
+                "Idempotency-Key"?: string;
+            };
+            path: {
+                /** @description The unique identifier of the payment (UUID). */
+                payment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                /**
+                 * @example {
+                 *       "amount_usd": 0.01
+                 *     }
+                 */
+                "application/json": components["schemas"]["RefundAmount"];
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "amount_usd": 0.01,
+                     *       "call_id": "d5aa54d4-333b-4259-848d-02fa681a2aac",
+                     *       "chain": "base",
+                     *       "closed_at": "2026-11-27T05:17:34.553Z",
+                     *       "commission_usd": 0,
+                     *       "created_at": "2026-11-27T05:17:34.553Z",
+                     *       "id": "0c2a3b9e-55d4-4e8b-8f0a-6f7d2c1b4a90",
+                     *       "kind": "refund",
+                     *       "service_id": null,
+                     *       "status": "paid",
+                     *       "to": "0x97691135Be5c2DCc240AA7C0e9ade9e0D1F1774A",
+                     *       "tx_hash": "0x3b1c5d0f9a7e4c2b8d6f0e1a2c3b4d5e6f708192a3b4c5d6e7f8091a2b3c4d5e"
                      *     }
                      */
                     "application/json": components["schemas"]["Payout"];

@@ -9,7 +9,7 @@ import structlog
 from app.adapters.bridges.cctp import messages
 from app.adapters.bridges.cctp.attestations import AttestationClient, BurnAttestation, BurnFees
 from app.adapters.bridges.cctp.evm_chain import EvmCctpChain
-from app.adapters.bridges.cctp.messages import BurnParameters, CctpBurn, CctpMessage
+from app.adapters.bridges.cctp.messages import CctpBurn, CctpMessage
 from app.adapters.bridges.cctp.solana_chain import SolanaCctpChain
 from app.adapters.bridges.deployments import DOMAINS
 from app.adapters.rate_limited_http import no_quote
@@ -26,7 +26,7 @@ from app.ports.bridges import (
     BridgeStep,
     BridgeTransfer,
 )
-from app.ports.chain import SignedTransaction
+from app.ports.chain import SignedTransaction, Terms
 from app.ports.errors import Rejected, Unreachable
 from app.ports.vault import Signer
 
@@ -105,15 +105,9 @@ class CctpBridge:
         )
 
     def prepare(self, offer: BridgeOffer) -> tuple[BridgeStep, ...]:
-        request, terms = offer.request, offer.terms
-        order = BurnParameters(
-            domain=DOMAINS[self._destination.name],
-            recipient=self._destination.mint_recipient(request.recipient),
-            max_fee_units=int(str(terms["most_fee"])),
-            finality=int(str(terms["finality"])),
-            is_forwarded=int(str(terms["forwarded"])) == 1,
-        )
-        return self._source.draft_burn(request, order)
+        finality, is_forwarded = int(str(offer.terms["finality"])), _is_forwarded(offer.terms)
+        burn = self._burn(offer.request, offer.terms)
+        return self._source.draft_burn(offer.request, burn, finality=finality, is_forwarded=is_forwarded)
 
     def sign(self, step: BridgeStep, signer: Signer, *, sequence: int | None) -> SignedTransaction:
         side = self._source if step.chain is self._source.name else self._destination
@@ -123,7 +117,7 @@ class CctpBridge:
         """Return the progress of a burn: attested, minted by anyone, or ours to mint. Raises: Unreachable."""
         proof = transfer.proof
         attested: BurnAttestation | None = None
-        if not proof or self._is_forwarded(transfer):
+        if not proof or _is_forwarded(transfer.terms):
             attested = self._fetch_attestation(transfer, is_needed=not proof)
         if not proof:
             if attested is None or attested.message is None or attested.attestation is None:
@@ -136,7 +130,7 @@ class CctpBridge:
             }
         try:
             message = messages.read(bytes.fromhex(proof["message"]))
-            messages.assert_attests(message, self._expected_burn(transfer))
+            messages.assert_attests(message, self._burn(transfer.request, transfer.terms))
         except ValueError:
             _log.error("attestation_mismatch", source_hash=transfer.source_hash)
             return BridgeProgress(BridgePhase.WAITING, note="attestation_mismatch")
@@ -147,7 +141,7 @@ class CctpBridge:
             if attested is None or attested.message is None or attested.message == message.raw:
                 self._attestations.request_reattestation(message.nonce)
             return BridgeProgress(BridgePhase.WAITING, note="attestation_expired", proof={})
-        if self._is_forwarded(transfer) and not _has_forwarding_failed(attested, proof):
+        if _is_forwarded(transfer.terms) and not _has_forwarding_failed(attested, proof):
             return BridgeProgress(BridgePhase.WAITING, note="forwarding_pending", proof=proof)
         return BridgeProgress(BridgePhase.DELIVERABLE, proof=proof)
 
@@ -184,13 +178,12 @@ class CctpBridge:
             BridgePhase.ARRIVED, proof=proof, arrival=replace(arrival, payment_part=message.nonce.hex())
         )
 
-    def _expected_burn(self, transfer: BridgeTransfer) -> CctpBurn:
-        request = transfer.request
+    def _burn(self, request: BridgeRequest, terms: Terms) -> CctpBurn:
         return CctpBurn(
             source_domain=DOMAINS[self._source.name], destination_domain=DOMAINS[self._destination.name],
-            token=self._source.token(), sender=messages.address_word(request.sender, request.source),
+            token=self._source.token, sender=messages.address_word(request.sender, request.source),
             recipient=self._destination.mint_recipient(request.recipient), units=request.amount.units,
-            max_fee_units=int(str(transfer.terms["most_fee"])),
+            max_fee_units=int(str(terms["most_fee"])),
         )  # fmt: skip
 
     def _fast_fee_units(self, fees: BurnFees, request: BridgeRequest) -> int | None:
@@ -228,8 +221,9 @@ class CctpBridge:
     def _is_fee_small(self, fee_units: int, request: BridgeRequest) -> bool:
         return fee_units * _BPS_PER_UNIT <= request.amount.units * self._max_fee_bps
 
-    def _is_forwarded(self, transfer: BridgeTransfer) -> bool:
-        return int(str(transfer.terms["forwarded"])) == 1
+
+def _is_forwarded(terms: Terms) -> bool:
+    return int(str(terms["forwarded"])) == 1
 
 
 def _has_forwarding_failed(attested: BurnAttestation | None, proof: BridgeProof) -> bool:

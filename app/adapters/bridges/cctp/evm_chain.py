@@ -134,18 +134,18 @@ class EvmCctpChain:
         self._chain = chain
         self.sign, self.receiving_refusal, self.head = chain.sign, chain.receiving_refusal, chain.head
         self._deployment = deployment
-
-    def token(self) -> bytes:
-        return messages.address_word(self._chain.deployment.usdc, self.name)
+        self.token = messages.address_word(chain.deployment.usdc, chain.name)
 
     def mint_recipient(self, owner: str) -> bytes:
         return messages.address_word(owner, self.name)
 
-    def draft_burn(self, request: BridgeRequest, order: messages.BurnParameters) -> tuple[BridgeStep, ...]:
+    def draft_burn(
+        self, request: BridgeRequest, burn: messages.CctpBurn, *, finality: int, is_forwarded: bool
+    ) -> tuple[BridgeStep, ...]:
         """Draft and simulate the approval of exactly this amount and the burn. Raises: Rejected, Unreachable."""
         usdc, messenger = self._chain.deployment.usdc, self._deployment.messenger
         approval = CallTarget(usdc, 0, _APPROVE.encode(messenger, request.amount.units))
-        burning = CallTarget(messenger, 0, _burn_data(request.amount.units, usdc, order))
+        burning = CallTarget(messenger, 0, _burn_data(burn, usdc, finality=finality, is_forwarded=is_forwarded))
         no_amount = TransferIntent(request.sender, messenger, TokenAmount(0, USDC))
         first = self._chain.draft_call(no_amount, approval, gas=_APPROVE_GAS, simulates=False, next_gas=_BURN_GAS)
         second = self._chain.draft_call(
@@ -187,10 +187,9 @@ class EvmCctpChain:
         return self._chain.draft_call(no_amount, target, gas=_MINT_GAS, simulates=simulates)
 
 
-def _burn_data(units: int, usdc: str, order: messages.BurnParameters) -> bytes:
-    arguments = (
-        units, order.domain, order.recipient, usdc, bytes(32), order.max_fee_units, order.finality,
-    )  # fmt: skip
-    if not order.is_forwarded:
+def _burn_data(burn: messages.CctpBurn, usdc: str, *, finality: int, is_forwarded: bool) -> bytes:
+    order = burn.units, burn.destination_domain, burn.recipient
+    arguments = *order, usdc, bytes(32), burn.max_fee_units, finality
+    if not is_forwarded:
         return _BURN.encode(*arguments)
     return _BURN_WITH_HOOK.encode(*arguments, messages.FORWARDING)

@@ -11,7 +11,7 @@ from solders.system_program import ID as SYSTEM_PROGRAM
 from solders.token import ID as TOKEN_PROGRAM
 
 from app.adapters.bridges.cctp import messages
-from app.adapters.bridges.cctp.messages import BurnParameters, CctpMessage
+from app.adapters.bridges.cctp.messages import CctpBurn, CctpMessage
 from app.adapters.bridges.deployments import SOLANA_MESSENGER, SOLANA_TRANSMITTER
 from app.adapters.solana.send import tokens
 from app.adapters.solana.send.transactions import discriminator
@@ -30,9 +30,11 @@ EVENT_BYTES = 8 + 32 + 8 + 4 + 376 + len(messages.FORWARDING)
 MESSENGER_ACCOUNT = Pubkey.find_program_address([b"token_messenger"], MESSENGER)[0]
 
 
-def burn(owner: Pubkey, mint: Pubkey, event: Pubkey, *, units: int, order: BurnParameters) -> Instruction:
+def burn(
+    owner: Pubkey, mint: Pubkey, event: Pubkey, content: CctpBurn, *, finality: int, is_forwarded: bool
+) -> Instruction:
     """Build the burn; `event` is a new key that signs, too: its account contains the message."""
-    domain = str(order.domain).encode()
+    domain = str(content.destination_domain).encode()
     accounts = [
         _signer(owner), AccountMeta(owner, is_signer=True, is_writable=True),
         _read(_at(MESSENGER, b"sender_authority")), _write(tokens.account_of(owner, mint)),
@@ -44,12 +46,12 @@ def burn(owner: Pubkey, mint: Pubkey, event: Pubkey, *, units: int, order: BurnP
         _read(_at(MESSENGER, b"__event_authority")), _read(MESSENGER),
     ]  # fmt: skip
     arguments = (
-        struct.pack("<QI", units, order.domain)
-        + order.recipient
+        struct.pack("<QI", content.units, content.destination_domain)
+        + content.recipient
         + bytes(32)  # anyone may submit the mint
-        + struct.pack("<QI", order.max_fee_units, order.finality)
+        + struct.pack("<QI", content.max_fee_units, finality)
     )
-    if not order.is_forwarded:
+    if not is_forwarded:
         return Instruction(MESSENGER, _BURN + arguments, accounts)
     return Instruction(MESSENGER, _BURN_WITH_HOOK + arguments + _with_length(messages.FORWARDING), accounts)
 

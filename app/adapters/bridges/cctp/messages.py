@@ -84,15 +84,6 @@ def _number(raw: bytes, at: int, length: int = _WORD) -> int:
     return int.from_bytes(raw[at : at + length], "big")
 
 
-@dataclass(frozen=True, slots=True)
-class BurnParameters:
-    domain: int
-    recipient: bytes
-    max_fee_units: int
-    finality: int
-    is_forwarded: bool
-
-
 def first_arrival(answers: Iterable[BridgeArrival | ArrivalNotFound]) -> BridgeArrival | ArrivalNotFound:
     """Return the arrival that one of the endpoints shows, or why none does: most keep some days only."""
     reason = ArrivalNotFound.UNREADABLE

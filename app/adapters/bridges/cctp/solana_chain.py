@@ -103,19 +103,20 @@ class SolanaCctpChain:
         self._chain = chain
         self._lookup_tables = [Pubkey.from_string(lookup_table)] if lookup_table else []
         self.sign, self.receiving_refusal, self.head = chain.sign, chain.receiving_refusal, chain.head
-        self._mint = chain.mint
-
-    def token(self) -> bytes:
-        return bytes(self._mint)
+        self._mint, self.token = chain.mint, bytes(chain.mint)
 
     def mint_recipient(self, owner: str) -> bytes:
         return bytes(tokens.account_of(Pubkey.from_string(owner), self._mint))
 
-    def draft_burn(self, request: BridgeRequest, order: messages.BurnParameters) -> tuple[BridgeStep, ...]:
+    def draft_burn(
+        self, request: BridgeRequest, burn: messages.CctpBurn, *, finality: int, is_forwarded: bool
+    ) -> tuple[BridgeStep, ...]:
         owner, event = Pubkey.from_string(request.sender), Keypair()
         if request.amount.units >= _U64:
             raise Rejected("insufficient_funds")  # more than the chain can represent
-        burning = instructions.burn(owner, self._mint, event.pubkey(), units=request.amount.units, order=order)
+        burning = instructions.burn(
+            owner, self._mint, event.pubkey(), burn, finality=finality, is_forwarded=is_forwarded
+        )
         simulated = self._simulate(owner, [burning], new_account_bytes=instructions.EVENT_BYTES)
         units = transactions.compute_unit_limit(simulated.simulation.compute_units)
         rent = simulated.rents[instructions.EVENT_BYTES]

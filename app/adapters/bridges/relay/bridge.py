@@ -4,7 +4,7 @@ What a service reports proves nothing: its payment is read from the chain.
 """
 
 from app.adapters.bridges.ether import EtherBridge
-from app.adapters.bridges.relay.orders import OrderService, OrderStatus
+from app.adapters.bridges.relay.orders import OrderService
 from app.adapters.evm import calls
 from app.adapters.evm.calls import TransactionReceipt
 from app.adapters.evm.chain import EvmChain
@@ -109,9 +109,9 @@ class OrderBridge(EtherBridge):
         """Read the order's state, and verify it on the chain. Raises: Unreachable."""
         request, terms = transfer.request, transfer.terms
         order_state = self._service.order_state(terms, transfer.source_hash)
-        if order_state.status is OrderStatus.OPEN or order_state.tx_hash is None:
+        if order_state.phase is bridges.BridgePhase.WAITING or order_state.tx_hash is None:
             return bridges.BridgeProgress(bridges.BridgePhase.WAITING, note=order_state.note)
-        is_refund = order_state.status is OrderStatus.REFUNDED
+        is_refund = order_state.phase is bridges.BridgePhase.REFUNDED
         if is_refund:
             chain, recipient, at_least, since = self._source, request.sender, 1, terms.get("source_since")
         else:
@@ -126,6 +126,4 @@ class OrderBridge(EtherBridge):
                 note=f"{'refund' if is_refund else 'payment'}_{arrival}",
                 is_payout_missing=paid_nothing(chain, order_state.tx_hash, recipient=recipient),
             )
-        return bridges.BridgeProgress(
-            bridges.BridgePhase.REFUNDED if is_refund else bridges.BridgePhase.ARRIVED, arrival=arrival
-        )
+        return bridges.BridgeProgress(order_state.phase, arrival=arrival)

@@ -10,7 +10,6 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -25,7 +24,7 @@ from app.adapters.http_client import HttpClient
 from app.adapters.rate_limited_http import KEYLESS, RateLimitedClient, ServiceAccess, read_quote
 from app.core.chains import ZERO_EVM_ADDRESS
 from app.core.foreign import ForeignModel, HexBytes, Items, OptionalItems, OptionalText, U64Digits, U256Digits, parsed
-from app.ports.bridges import BridgeRequest
+from app.ports.bridges import BridgePhase, BridgeRequest
 from app.ports.chain import Terms
 from app.ports.errors import Rejected, Unreachable
 
@@ -105,17 +104,11 @@ class OrderQuote:
     terms: Terms
 
 
-class OrderStatus(StrEnum):
-    OPEN = "open"
-    PAID = "paid"
-    REFUNDED = "refunded"
-
-
 @dataclass(frozen=True, slots=True)
 class OrderState:
     """An order's state according to the service; the chain has to confirm the payment `tx_hash`."""
 
-    status: OrderStatus
+    phase: BridgePhase
     note: str | None = None
     tx_hash: str | None = None
 
@@ -163,7 +156,7 @@ def _refusal_reason(status: int, body: object) -> str:
 
 
 _LIFI_BRIDGE = "relaydepository"
-_LIFI_STATUSES = {("DONE", "COMPLETED"): OrderStatus.PAID, ("DONE", "REFUNDED"): OrderStatus.REFUNDED}
+_LIFI_STATUSES = {("DONE", "COMPLETED"): BridgePhase.ARRIVED, ("DONE", "REFUNDED"): BridgePhase.REFUNDED}
 """Only these are final; PARTIAL is another token than requested."""
 
 
@@ -206,16 +199,16 @@ class LifiOrderService(OrderService):
         query = {"txHash": source_hash, "fromChain": str(self._source_id), "toChain": str(self._destination_id)}
         state = self._read_state("/status", query, _LifiState.read)
         return OrderState(
-            _LIFI_STATUSES.get((state.status, state.substatus or ""), OrderStatus.OPEN),
+            _LIFI_STATUSES.get((state.status, state.substatus or ""), BridgePhase.WAITING),
             note=f"lifi_{state.substatus or state.status}".lower()[:40],
             tx_hash=state.tx_hash,
         )
 
 
 _RELAY_STATUSES = {
-    "success": OrderStatus.PAID,
-    "refund": OrderStatus.REFUNDED,
-    "refunded": OrderStatus.REFUNDED,  # the documentation has had both
+    "success": BridgePhase.ARRIVED,
+    "refund": BridgePhase.REFUNDED,
+    "refunded": BridgePhase.REFUNDED,  # the documentation has had both
 }
 
 
@@ -234,13 +227,9 @@ class _RelayQuote(ForeignModel):
     seconds: Seconds = Field(0, validation_alias=AliasPath("details", "timeEstimate"))
 
 
-class _RelayItem(ForeignModel):
-    data: RequestedTransaction
-
-
 class _RelayDeposit(ForeignModel):
     request_id: OrderId
-    items: Items[_RelayItem]
+    transaction: RequestedTransaction = Field(validation_alias=AliasPath("items", 0, "data"))
 
 
 class _RelayState(ForeignModel):
@@ -270,7 +259,7 @@ class RelayOrderService(OrderService):
                 raise Rejected("unsafe_instructions")
             deposit = _RelayDeposit.read(body["steps"][0])
             return OrderQuote(
-                target=deposit_call(deposit.items[0].data, request, source_id=self._source_id),
+                target=deposit_call(deposit.transaction, request, source_id=self._source_id),
                 minimum_units=quote.minimum_units or quote.units,
                 seconds=quote.seconds,
                 terms={"request_id": deposit.request_id},
@@ -283,7 +272,7 @@ class RelayOrderService(OrderService):
         query = {"requestId": str(terms["request_id"])}
         state = self._read_state("/intents/status/v3", query, _RelayState.read)
         return OrderState(
-            _RELAY_STATUSES.get(state.status, OrderStatus.OPEN),
+            _RELAY_STATUSES.get(state.status, BridgePhase.WAITING),
             note=f"relay_{state.status}"[:40],
             tx_hash=state.tx_hashes[-1] if state.tx_hashes else None,
         )

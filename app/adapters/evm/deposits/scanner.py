@@ -4,8 +4,8 @@ A whole scan is made on one endpoint, so that all of its figures belong to one v
 a block during the scan, the scan is discarded. USDC is read from the token's own logs.
 """
 
-from collections import ChainMap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import ChainMap, Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -55,8 +55,11 @@ def find_deposits(
         minted = frozenset(entry.address for entry in chunk if USDC in entry.expected_tokens)
         first = min(start_blocks[entry.address] for entry in chunk) + 1
         transfers, last = _transfers(endpoint, usdc, own.keys(), first=first, last=last, at_least=at_least)
-        for transfer, ordinal in _numbered(transfers):
-            log, payer, recipient, units = transfer
+        counted = Counter[tuple[str, str]]()
+        for log, payer, recipient, units in sorted(transfers, key=lambda each: (each.log.block.number, each.log.index)):
+            # A log's own index counts within its block: it changes when the transaction is mined again in another.
+            ordinal = counted[log.tx_hash, recipient]
+            counted[log.tx_hash, recipient] += 1
             is_new = log.block.number > start_blocks[recipient]
             # A transfer to oneself changes nothing; a transfer of zero is used for address poisoning.
             is_incoming = payer != recipient and units > 0
@@ -67,18 +70,6 @@ def find_deposits(
                 amount = TokenAmount(units, USDC)
                 found.append(Deposit(recipient, amount, log.tx_hash, payer, position, log.block))
     return tuple(deposit for deposit in found if deposit.block.number <= last), last
-
-
-def _numbered(transfers: Sequence[_Transfer]) -> Iterator[tuple[_Transfer, int]]:
-    """Return the transfers, numbered by recipient within each transaction.
-
-    A log's own index counts within its block: it changes when the transaction is mined again in another.
-    """
-    counted: dict[tuple[str, str], int] = {}
-    for transfer in sorted(transfers, key=lambda entry: (entry.log.block.number, entry.log.index)):
-        key = (transfer.log.tx_hash, transfer.recipient)
-        counted[key] = counted.get(key, -1) + 1
-        yield transfer, counted[key]
 
 
 def _transfers(

@@ -20,7 +20,6 @@ from app.adapters.evm import calls
 from app.adapters.evm.calls import MAX_BATCH, RpcTransaction, TransactionReceipt, read_logs
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.calls import AUTHORIZATION_USED_EVENT, TRANSFER_EVENT, ContractEvent, EvmConnection
-from app.adapters.evm.contracts.deployments import EvmDeployment
 from app.adapters.evm.foreign_tokens import CONTRACT_TERM
 from app.adapters.evm.send import transactions
 from app.adapters.evm.send.transactions import CallTarget, FeeTerms, GasPrice
@@ -28,7 +27,7 @@ from app.adapters.evm.track.authorizations import AuthorizationPoller, OpenAutho
 from app.adapters.jsonrpc.calls import EndpointError, RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.core import clock
-from app.core.chains import USDC, Token
+from app.core.chains import USDC
 from app.core.identifiers import require
 from app.core.money import TokenAmount
 from app.ports.chain import (
@@ -126,10 +125,9 @@ class EvmReceiptPoller(AuthorizationPoller):
     def _landed(
         self, query: TransactionQuery, receipts: Sequence[RpcCall[TransactionReceipt | None]], head: RpcCall[int]
     ) -> TransactionOutcome | None:
-        found = next((receipt for call in receipts if (receipt := call.result_or_none) is not None), None)
-        return None if found is None else self._outcome(query, found, head=head.result)
-
-    def _outcome(self, query: TransactionQuery, receipt: TransactionReceipt, *, head: int) -> TransactionOutcome:
+        receipt = next((found for call in receipts if (found := call.result_or_none) is not None), None)
+        if receipt is None:
+            return None
         foreign = query.terms.get(CONTRACT_TERM)
         sent = (TRANSFER_EVENT.decode(log) for log in receipt.logs if log.contract == foreign)
         # A foreign token whose transfer returns false has moved nothing.
@@ -141,25 +139,22 @@ class EvmReceiptPoller(AuthorizationPoller):
             tx_hash=receipt.tx_hash,
             block=receipt.block,
             # The node that returned the head may lag behind the one that had the receipt.
-            confirmations=max(head - receipt.block.number + 1, 0),
+            confirmations=max(head.result - receipt.block.number + 1, 0),
             fee_units=None if l1_fee is None else receipt.gas_used * receipt.gas_price_units + l1_fee,
-            received_units=None
-            if query.expected_token is None
-            else _swap_output(receipt, query.sender, query.expected_token, deployment=self.deployment),
+            received_units=None if query.expected_token is None else self._swap_output(receipt, query),
         )
 
-
-def _swap_output(receipt: TransactionReceipt, owner: str, token: Token, *, deployment: EvmDeployment) -> int:
-    """Return what a swap paid its owner: USDC logs transfers; of ether, the router pays out all that it unwraps."""
-    received = 0
-    for log in receipt.logs:
-        if token != USDC and log.contract == deployment.weth and (fields := _WITHDRAWAL_EVENT.decode(log)):
-            holder, units = fields
-            received += units * (holder == deployment.uniswap_router)
-        if token == USDC and log.contract == deployment.usdc and (fields := TRANSFER_EVENT.decode(log)):
-            payer, recipient, units = fields
-            received += units * ((recipient == owner) - (payer == owner))
-    return max(received, 0)
+    def _swap_output(self, receipt: TransactionReceipt, query: TransactionQuery) -> int:
+        """Return what a swap paid its owner: USDC logs transfers; of ether, the router pays out all that it unwraps."""
+        received, owner, is_usdc, deployment = 0, query.sender, query.expected_token == USDC, self.deployment
+        for log in receipt.logs:
+            if not is_usdc and log.contract == deployment.weth and (fields := _WITHDRAWAL_EVENT.decode(log)):
+                holder, units = fields
+                received += units * (holder == deployment.uniswap_router)
+            if is_usdc and log.contract == deployment.usdc and (fields := TRANSFER_EVENT.decode(log)):
+                payer, recipient, units = fields
+                received += units * ((recipient == owner) - (payer == owner))
+        return max(received, 0)
 
 
 def _receipt_calls(query: TransactionQuery) -> list[RpcCall[TransactionReceipt | None]]:
@@ -179,7 +174,13 @@ class NonceHistoryReader(EvmConnection):
         """Return the highest counts of all endpoints: one that lags would hide what was sent. Raises: Unreachable."""
         if not addresses:
             return {}
-        counts = list(self.rpc.run_on_each(lambda endpoint: _latest_counts(endpoint, addresses)))
+
+        def latest(endpoint: RpcEndpoint) -> list[int]:
+            counts = [calls.nonce(address) for address in addresses]
+            endpoint.run(counts)
+            return [call.result for call in counts]
+
+        counts = list(self.rpc.run_on_each(latest))
         if not counts:
             raise Unreachable("chain_unreachable")
         return dict(zip(addresses, map(max, *counts, [0] * len(addresses)), strict=True))
@@ -261,12 +262,6 @@ class NonceHistoryReader(EvmConnection):
         # What replaces a call is the same call.
         terms = {**fee.as_terms(), **(target.as_terms() if found.data else {})}
         return (raw, terms) if transactions.hash_of(raw) == found.tx_hash else (None, {})
-
-
-def _latest_counts(endpoint: RpcEndpoint, addresses: Sequence[str]) -> list[int]:
-    counts = [calls.nonce(address) for address in addresses]
-    endpoint.run(counts)
-    return [call.result for call in counts]
 
 
 def _find_by_nonce(endpoint: RpcEndpoint, sender: str, sequence: int) -> RpcTransaction | None:

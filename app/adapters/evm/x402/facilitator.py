@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from eth_account.messages import encode_defunct
 from web3.types import TxParams
 
 from app.adapters.evm import calls, signatures
@@ -159,7 +160,7 @@ class EvmFacilitator:
         return None
 
     def is_signed_by(self, payer: str, text: str, signature: str) -> bool:
-        return signatures.signer_of(signatures.text_message(text), signature) == payer
+        return signatures.signer_of(encode_defunct(text=text), signature) == payer
 
     def _claim(self, payer: str, nonce: bytes) -> str:
         """Return the identifier of an authorization: its payer and its nonce, which the token accepts once."""

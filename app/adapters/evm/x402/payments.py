@@ -10,6 +10,7 @@ import hashlib
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Self
 
 from eth_utils.address import to_checksum_address
@@ -24,9 +25,8 @@ from app.adapters.evm.contracts.deployments import PERMIT2, X402_PERMIT2_PROXY, 
 from app.adapters.evm.signatures import SigningDomain
 from app.adapters.evm.track.authorizations import OpenAuthorization
 from app.adapters.evm.x402 import known_wallets
-from app.core.chains import USDC, AddressError, Family, parse_address
 from app.core.foreign import ForeignModel, MalformedResponseError, U256Digits
-from app.ports.chain import Terms
+from app.ports.chain import Terms, payable_address
 from app.ports.errors import Rejected
 from app.ports.facilitator import AuthorizedPayment, ExpectedPayment, PaymentAsset, PaymentIntent
 from app.ports.vault import Signer
@@ -61,20 +61,6 @@ def usdc_asset(deployment: EvmDeployment) -> PaymentAsset:
         address=deployment.usdc,
         extra={"name": deployment.usdc_domain_name, "version": _DOMAIN_VERSION},
     )
-
-
-def sign_transfer(
-    deployment: EvmDeployment, intent: PaymentIntent, signer: Signer, *, nonce: bytes, valid_before: int
-) -> Mapping[str, Any]:
-    """Return the payload of a payment that may be used before a time."""
-    values = (signer.evm_address, intent.recipient, intent.units, 0, valid_before, nonce)
-    return {
-        "signature": signatures.sign(TRANSFER_STRUCT, values, usdc_domain(deployment), signer),
-        "authorization": {
-            "from": signer.evm_address, "to": intent.recipient, "value": str(intent.units), "validAfter": "0",
-            "validBefore": str(valid_before), "nonce": "0x" + nonce.hex(),
-        },
-    }  # fmt: skip
 
 
 def signature_of_contract(call: bytes, domain: SigningDomain) -> tuple[bytes, bytes]:
@@ -187,38 +173,6 @@ def sign_permit(
     return signatures.sign(PERMIT_STRUCT, values, usdc_domain(deployment), signer)
 
 
-def sign_permit2_transfer(
-    deployment: EvmDeployment, intent: PaymentIntent, signer: Signer, *, nonce: int, deadline: int
-) -> Mapping[str, Any]:
-    """Return the payload of a payment that may be used until a deadline, inclusive."""
-    values = (
-        {"token": deployment.usdc, "amount": intent.units}, X402_PERMIT2_PROXY, nonce, deadline,
-        {"to": intent.recipient, "validAfter": 0},
-    )  # fmt: skip
-    domain = SigningDomain("Permit2", None, deployment.chain_id, PERMIT2)
-    return {
-        "signature": signatures.sign(PERMIT2_TRANSFER_STRUCT, values, domain, signer),
-        "permit2Authorization": {
-            "from": signer.evm_address, "permitted": {"token": deployment.usdc, "amount": str(intent.units)},
-            "spender": X402_PERMIT2_PROXY, "nonce": str(nonce), "deadline": str(deadline),
-            "witness": {"to": intent.recipient, "validAfter": "0"},
-        },
-    }  # fmt: skip
-
-
-def sign_allowance(
-    deployment: EvmDeployment, intent: PaymentIntent, signer: Signer, *, permit_nonce: int, deadline: int
-) -> Mapping[str, Any]:
-    """Return what lets the facilitator set the allowance of Permit2 to exactly this payment."""
-    signature = sign_permit(
-        deployment, signer, spender=PERMIT2, units=intent.units, nonce=permit_nonce, deadline=deadline
-    )
-    return {
-        "from": signer.evm_address, "asset": deployment.usdc, "spender": PERMIT2, "amount": str(intent.units),
-        "nonce": str(permit_nonce), "deadline": str(deadline), "signature": signature, "version": "1",
-    }  # fmt: skip
-
-
 _NONCE_BYTES = 32
 
 
@@ -227,13 +181,7 @@ class EvmPaymentSigner:
         self._chain = chain
         self._deployment = chain.deployment
         self.asset = usdc_asset(chain.deployment)
-
-    def canonical_recipient(self, text: str) -> str | None:
-        try:
-            recipient = parse_address(text, Family.EVM)
-        except AddressError:
-            return None
-        return None if self._chain.recipient_rejection(recipient, USDC) else recipient
+        self.canonical_recipient = partial(payable_address, chain)
 
     def accepts_extra(self, extra: Mapping[str, Any]) -> bool:
         domain = {name: extra.get(name, value) for name, value in self.asset.extra.items()}
@@ -263,18 +211,52 @@ class EvmPaymentSigner:
         if _method(intent.extra) == PERMIT2_METHOD:
             # Permit2 accepts its deadline itself, too.
             opened = replace(opened, valid_before=end + 1, permit2_recipient=intent.recipient)
-            number = int.from_bytes(nonce, "big")
-            payload = sign_permit2_transfer(self._deployment, intent, signer, nonce=number, deadline=end)
+            payload = self._signed_by_permit2(intent, signer, int.from_bytes(nonce, "big"), end)
             if "permit_nonce" in prepared:
                 permit_nonce = int(prepared["permit_nonce"] or 0)
-                extensions[SPONSORING] = sign_allowance(
-                    self._deployment, intent, signer, permit_nonce=permit_nonce, deadline=end
-                )
+                extensions[SPONSORING] = self._signed_allowance(intent, signer, permit_nonce, end)
         else:
-            payload = sign_transfer(self._deployment, intent, signer, nonce=nonce, valid_before=end)
+            payload = self._signed_transfer(intent, signer, nonce, end)
         # A seller can give one nonce to several payers.
         reference = nonce if intent.nonce is None else keccak(bytes.fromhex(signer.evm_address[2:]) + nonce)
         return AuthorizedPayment("0x" + reference.hex(), payload, opened.as_terms(), extensions)
+
+    def _signed_transfer(self, intent: PaymentIntent, signer: Signer, nonce: bytes, end: int) -> Mapping[str, Any]:
+        """Return the payload of a payment that may be used before a time."""
+        values = (signer.evm_address, intent.recipient, intent.units, 0, end, nonce)
+        return {
+            "signature": signatures.sign(TRANSFER_STRUCT, values, usdc_domain(self._deployment), signer),
+            "authorization": {
+                "from": signer.evm_address, "to": intent.recipient, "value": str(intent.units), "validAfter": "0",
+                "validBefore": str(end), "nonce": "0x" + nonce.hex(),
+            },
+        }  # fmt: skip
+
+    def _signed_by_permit2(self, intent: PaymentIntent, signer: Signer, nonce: int, deadline: int) -> Mapping[str, Any]:
+        """Return the payload of a payment that may be used until a deadline, inclusive."""
+        usdc = self._deployment.usdc
+        values = (
+            {"token": usdc, "amount": intent.units}, X402_PERMIT2_PROXY, nonce, deadline,
+            {"to": intent.recipient, "validAfter": 0},
+        )  # fmt: skip
+        domain = SigningDomain("Permit2", None, self._deployment.chain_id, PERMIT2)
+        return {
+            "signature": signatures.sign(PERMIT2_TRANSFER_STRUCT, values, domain, signer),
+            "permit2Authorization": {
+                "from": signer.evm_address, "permitted": {"token": usdc, "amount": str(intent.units)},
+                "spender": X402_PERMIT2_PROXY, "nonce": str(nonce), "deadline": str(deadline),
+                "witness": {"to": intent.recipient, "validAfter": "0"},
+            },
+        }  # fmt: skip
+
+    def _signed_allowance(self, intent: PaymentIntent, signer: Signer, nonce: int, deadline: int) -> Mapping[str, Any]:
+        """Return what lets the facilitator set the allowance of Permit2 to exactly this payment."""
+        usdc, units = self._deployment.usdc, intent.units
+        signed = sign_permit(self._deployment, signer, spender=PERMIT2, units=units, nonce=nonce, deadline=deadline)
+        return {
+            "from": signer.evm_address, "asset": usdc, "spender": PERMIT2, "amount": str(units),
+            "nonce": str(nonce), "deadline": str(deadline), "signature": signed, "version": "1",
+        }  # fmt: skip
 
 
 def _method(extra: Mapping[str, Any]) -> object:

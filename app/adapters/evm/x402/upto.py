@@ -65,26 +65,22 @@ class _SignedMaximum(payments.ClientPayload):
     allowance: _SignedAllowance | None = Field(None, validation_alias=AliasPath(payments.SPONSORING, "info"))
 
     def is_signed_by_key(self, chain_id: int) -> bool:
-        permitted, witness = {"token": self.token, "amount": self.units}, self._witness()
-        values = (permitted, self.spender, self.nonce, self.deadline, dict(zip(_WITNESS, witness, strict=True)))
+        permitted = {"token": self.token, "amount": self.units}
+        witness = {"to": self.recipient, "facilitator": self.facilitator, "validAfter": self.valid_after}
+        values = (permitted, self.spender, self.nonce, self.deadline, witness)
         message = signatures.typed_message(_STRUCT, values, SigningDomain("Permit2", None, chain_id, PERMIT2))
         return signatures.signer_of(message, self.signature) == self.payer
 
     def call(self, units: int, *, with_allowance: bool) -> bytes:
         """Return the calldata that takes these units, after setting the allowance if that is asked for."""
         permit = (self.token, self.units), self.nonce, self.deadline
+        witness = self.recipient, self.facilitator, self.valid_after
         v, r, s = payments.vrs(self.signature)
-        taken = permit, units, self.payer, self._witness(), r + s + bytes([v])
+        taken = permit, units, self.payer, witness, r + s + bytes([v])
         if not with_allowance or self.allowance is None:
             return SETTLE.encode(*taken)
         v, r, s = payments.vrs(self.allowance.signature)
         return SETTLE_WITH_PERMIT.encode((self.allowance.units, self.allowance.deadline, r, s, v), *taken)
-
-    def _witness(self) -> tuple[str, str, int]:
-        return self.recipient, self.facilitator, self.valid_after
-
-
-_WITNESS = ("to", "facilitator", "validAfter")
 
 
 class UptoScheme:

@@ -31,7 +31,7 @@ from solders.rpc.requests import (
 from solders.transaction import VersionedTransaction
 
 from app.adapters.http_client import HttpClient
-from app.adapters.jsonrpc.calls import RpcCall, RpcError, WrongChainError
+from app.adapters.jsonrpc.calls import EndpointError, RpcCall, RpcError
 from app.adapters.jsonrpc.rpc import JsonRpc
 from app.adapters.solana.client import wire
 from app.adapters.solana.client.wire import text
@@ -77,7 +77,7 @@ class SolanaRpc(JsonRpc):
 
         def check(result: object) -> None:
             if not accepts(text(result)):
-                raise WrongChainError
+                raise EndpointError("wrong_chain", perhaps_executed=False)
 
         http = HttpClient(
             connect_seconds=min(_CONNECT_SECONDS, total_seconds),

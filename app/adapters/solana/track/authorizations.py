@@ -91,12 +91,8 @@ class OpenPayment:
         return cls(query.key, query.sender, query.tx_hashes[0].removesuffix(FEE_SUFFIX), transfer)
 
 
-@dataclass(frozen=True, slots=True)
-class _HistoryView:
-    """One endpoint's view by the payments' keys: the hashes that landed, and those with a complete history."""
-
-    found: Mapping[str, str]
-    complete: frozenset[str]
+_HistoryView = tuple[Mapping[str, str], frozenset[str]]
+"""One endpoint's view by the payments' keys: the hashes that landed, and those with a complete history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,16 +134,18 @@ class SponsoredTransferPoller(SolanaConnection):
         """Return the hashes of what landed, and what never can, by the payments' keys. Raises: Unreachable."""
         if not payments:
             return {}, ()
-        view = self.rpc.run_on_first(lambda endpoint: self._histories(endpoint, payments, CommitmentLevel.Confirmed))
-        found = dict(view.found)
+        landed, _ = self.rpc.run_on_first(
+            lambda endpoint: self._histories(endpoint, payments, CommitmentLevel.Confirmed)
+        )
+        found = dict(landed)
         missing = [each for each in payments if each.key not in found]
         if landed_only or not missing:
             return found, ()
         # All endpoints: one alone may lack a part of the history.
         views = [*self.rpc.run_on_each(lambda endpoint: self._finalized_view(endpoint, missing))]
-        for view in views:
-            found |= view.found
-        return found, {key for view in views for key in view.complete} - found.keys()
+        for landed, _ in views:
+            found |= landed
+        return found, {key for _, complete in views for key in complete} - found.keys()
 
     def _finalized_view(self, endpoint: RpcEndpoint, payments: Sequence[OpenPayment]) -> _HistoryView:
         """Read the finalized moment, and only then the histories. Raises: EndpointError."""
@@ -155,15 +153,15 @@ class SponsoredTransferPoller(SolanaConnection):
         first = SolanaRpcCall(GetFirstAvailableBlock(), number)
         endpoint.run([now, first])
         expired = [each for each in payments if each.transfer.has_expired(now.result)]
-        view = self._histories(endpoint, expired, CommitmentLevel.Finalized, now=now.result)
+        found, complete = self._histories(endpoint, expired, CommitmentLevel.Finalized, now=now.result)
         unproven = {
             each.key: each.transfer.payment_blockhash_slot
             for each in expired
-            if each.key not in view.complete or first.result > each.transfer.payment_blockhash_slot
+            if each.key not in complete or first.result > each.transfer.payment_blockhash_slot
         }
         for key, slot in unproven.items():
             _log.warning("expiry_unverifiable", transaction_id=key, needs_history_since_slot=slot)
-        return replace(view, complete=view.complete - unproven.keys())
+        return found, complete - unproven.keys()
 
     def _histories(
         self,
@@ -211,7 +209,7 @@ class SponsoredTransferPoller(SolanaConnection):
                 complete |= {each.key for each in by_payer[payer] if walk.covers(each.transfer)}
             else:
                 self._walks[endpoint, payer] = replace(walk, cursor=replace(walk.cursor, progress=progress))
-        return _HistoryView(found, frozenset(complete))
+        return found, frozenset(complete)
 
     def _learn(self, endpoint: RpcEndpoint, names: Collection[str], commitment: CommitmentLevel) -> None:
         """Read which signatures transactions have; one that cannot be shown stays unknown. Raises: EndpointError."""

@@ -10,6 +10,7 @@ record.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import structlog
 from solders.commitment_config import CommitmentLevel
@@ -19,19 +20,11 @@ from solders.signature import Signature
 from solders.transaction_status import TransactionDetails, UiTransactionEncoding
 from spl.token.constants import ASSOCIATED_TOKEN_PROGRAM_ID
 
-from app.adapters.jsonrpc.calls import accept_any_error, or_none
+from app.adapters.jsonrpc.calls import RpcCall, accept_any_error, or_none
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.solana.client import calls
 from app.adapters.solana.client.calls import MAX_LARGE_BATCH, SolanaRpcCall
-from app.adapters.solana.client.wire import (
-    LEVELS,
-    EpochInfo,
-    LandedTransaction,
-    SignatureStatus,
-    SignatureStatuses,
-    number,
-    statuses,
-)
+from app.adapters.solana.client.wire import LEVELS, EpochInfo, LandedTransaction, SignatureStatus, number, statuses
 from app.adapters.solana.track import account_history
 from app.adapters.solana.track.account_history import MAX_UNAVAILABLE_SLOTS
 from app.adapters.solana.track.authorizations import OpenPayment, OpenTransfer, SponsoredTransferPoller
@@ -82,15 +75,6 @@ class _StatusSnapshot:
     first_slot: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _BlockCheck:
-    """One endpoint's view of positions on the chain: which are orphaned, and which it can show neither way."""
-
-    orphaned: frozenset[BlockRef]
-    unproven: frozenset[BlockRef]
-    slot: int
-
-
 class SolanaReceiptPoller(SponsoredTransferPoller):
     def outcomes(
         self, queries: Sequence[TransactionQuery], *, landed_only: bool = False
@@ -138,18 +122,17 @@ class SolanaReceiptPoller(SponsoredTransferPoller):
         block that lacks the transaction, or a slot that the chain of blocks passes over, proves that it is gone; a
         node that does not know it proves nothing. Raises: Unreachable.
         """
-        check = self.rpc.run_on_first(lambda endpoint: _check_blocks(endpoint, blocks))
-        orphaned, unproven = check.orphaned, check.unproven
+        orphaned, unproven, slot = self.rpc.run_on_first(lambda endpoint: _check_blocks(endpoint, blocks))
         if unproven:
             # Another endpoint may have what this one cannot show.
             remaining = sorted(unproven, key=lambda block: block.number)
-            for other in self.rpc.run_on_each(lambda endpoint: _check_blocks(endpoint, remaining)):
-                orphaned |= other.orphaned & unproven
-                unproven &= other.unproven
+            for gone, unknown, _ in self.rpc.run_on_each(lambda endpoint: _check_blocks(endpoint, remaining)):
+                orphaned |= gone & unproven
+                unproven &= unknown
         for block in unproven:
-            if block.number <= check.slot:
+            if block.number <= slot:
                 _log.warning("block_unverifiable", slot=block.number, tx_hash=block.hash)
-        return orphaned, min([check.slot, *(block.number - 1 for block in unproven)])
+        return orphaned, min([slot, *(block.number - 1 for block in unproven)])
 
     def _landed(
         self, queries: Sequence[TransactionQuery], found: Mapping[str, SignatureStatus]
@@ -200,11 +183,8 @@ class SolanaReceiptPoller(SponsoredTransferPoller):
 def _status_snapshot(endpoint: RpcEndpoint, hashes: Sequence[str]) -> _StatusSnapshot:
     """Read recent statuses and the finalized moment. Raises: EndpointError."""
     finalized = calls.epoch_info(CommitmentLevel.Finalized)
-    status_calls = _status_calls(hashes)
-    endpoint.run([finalized, *status_calls])
-    return _StatusSnapshot(
-        _by_hash(hashes, status_calls), min((call.result.slot for call in status_calls), default=0), finalized.result
-    )
+    found, slot = _read_statuses(endpoint, hashes, finalized)
+    return _StatusSnapshot(found, slot, finalized.result)
 
 
 def _finalized_snapshot(endpoint: RpcEndpoint, hashes: Sequence[str]) -> _StatusSnapshot:
@@ -212,10 +192,8 @@ def _finalized_snapshot(endpoint: RpcEndpoint, hashes: Sequence[str]) -> _Status
     finalized = calls.epoch_info(CommitmentLevel.Finalized)
     first = SolanaRpcCall(GetFirstAvailableBlock(), number)
     endpoint.run([finalized, first])
-    status_calls = _status_calls(hashes, config=_SEARCH)
-    endpoint.run(status_calls)
-    slot = min((call.result.slot for call in status_calls), default=0)
-    return _StatusSnapshot(_by_hash(hashes, status_calls), slot, finalized.result, first.result)
+    found, slot = _read_statuses(endpoint, hashes, config=_SEARCH)
+    return _StatusSnapshot(found, slot, finalized.result, first.result)
 
 
 def _is_void(
@@ -238,13 +216,13 @@ def _is_expired(query: TransactionQuery, finalized: EpochInfo) -> bool:
     return query.expires_at_height is not None and finalized.block_height > query.expires_at_height
 
 
-def _check_blocks(endpoint: RpcEndpoint, blocks: Sequence[BlockRef]) -> _BlockCheck:
-    """Look up transactions in their slots. Raises: EndpointError."""
+def _check_blocks(
+    endpoint: RpcEndpoint, blocks: Sequence[BlockRef]
+) -> tuple[frozenset[BlockRef], frozenset[BlockRef], int]:
+    """Return the orphaned transactions, those shown neither way, and the finalized slot. Raises: EndpointError."""
     snapshot = _status_snapshot(endpoint, [block.hash for block in blocks])
     older = [block.hash for block in blocks if block.hash not in snapshot.found]
-    searched = _status_calls(older, config=_SEARCH)
-    endpoint.run(searched)
-    found = {**snapshot.found, **_by_hash(older, searched)}
+    found = {**snapshot.found, **_read_statuses(endpoint, older, config=_SEARCH)[0]}
     suspects = [block for block in blocks if (status := found.get(block.hash)) is None or status.slot != block.number]
     proofs = {
         block: SolanaRpcCall(GetBlock(block.number, _WITH_SIGNATURES), or_none(_Block.read), tolerates=accept_any_error)
@@ -265,11 +243,8 @@ def _check_blocks(endpoint: RpcEndpoint, blocks: Sequence[BlockRef]) -> _BlockCh
         for block, proof in proofs.items()
         if (shown := proof.result_or_none) is not None or block.number in skipped
     }
-    return _BlockCheck(
-        orphaned=frozenset(block for block, orphaned in is_gone.items() if orphaned),
-        unproven=frozenset(block for block in suspects if is_gone.get(block) is None),
-        slot=snapshot.finalized.slot,
-    )
+    orphaned = frozenset(block for block, is_orphaned in is_gone.items() if is_orphaned)
+    return orphaned, frozenset(suspects) - is_gone.keys(), snapshot.finalized.slot
 
 
 def _skipped_slots(endpoint: RpcEndpoint, slots: Collection[int]) -> frozenset[int]:
@@ -302,19 +277,18 @@ def _fee_units(landed: LandedTransaction) -> int:
     return charged_units
 
 
-def _status_calls(
-    hashes: Sequence[str], *, config: RpcSignatureStatusConfig | None = None
-) -> list[SolanaRpcCall[SignatureStatuses]]:
-    calls = []
+def _read_statuses(
+    endpoint: RpcEndpoint, hashes: Sequence[str], *before: RpcCall[Any], config: RpcSignatureStatusConfig | None = None
+) -> tuple[Mapping[str, SignatureStatus], int]:
+    """Run other calls, then read statuses by hash; return them with the lowest slot. Raises: EndpointError."""
+    reading = []
     for start in range(0, len(hashes), _MAX_SIGNATURES):
         chunk = [Signature.from_string(tx_hash) for tx_hash in hashes[start : start + _MAX_SIGNATURES]]
-        calls.append(SolanaRpcCall(GetSignatureStatuses(chunk, config), statuses(len(chunk))))
-    return calls
-
-
-def _by_hash(hashes: Sequence[str], calls: Sequence[SolanaRpcCall[SignatureStatuses]]) -> Mapping[str, SignatureStatus]:
-    found = [status for call in calls for status in call.result.found]
-    return {tx_hash: status for tx_hash, status in zip(hashes, found, strict=True) if status is not None}
+        reading.append(SolanaRpcCall(GetSignatureStatuses(chunk, config), statuses(len(chunk))))
+    endpoint.run([*before, *reading])
+    listed = zip(hashes, (status for call in reading for status in call.result.found), strict=True)
+    found = {tx_hash: status for tx_hash, status in listed if status is not None}
+    return found, min((call.result.slot for call in reading), default=0)
 
 
 def _hashes(queries: Sequence[TransactionQuery]) -> list[str]:

@@ -68,10 +68,10 @@ class SolanaFacilitator:
         return self._claim(payments.digest_of(payload))
 
     def verify(self, payload: Mapping[str, Any], expected: ExpectedPayment, *, now: int) -> PaymentAuthorization:
-        partial = payments.verify(payload, expected, mint=self._mint)
-        claim = self._claim(partial.digest)
-        terms: Terms = {"transaction": transactions.encode(partial.transaction), "fee_lamports": partial.fee_lamports}
-        return PaymentAuthorization(claim, partial.payer, expected.recipient, partial.units, terms)
+        partial, digest, fee_lamports = payments.verify(payload, expected, mint=self._mint)
+        terms: Terms = {"transaction": transactions.encode(partial), "fee_lamports": fee_lamports}
+        parties = payments.payer_of(partial), expected.recipient
+        return PaymentAuthorization(self._claim(digest), *parties, expected.units, terms)
 
     def assert_signed(self, authorization: PaymentAuthorization) -> None:
         """Do nothing: `verify` has checked the key's signature."""

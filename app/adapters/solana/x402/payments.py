@@ -10,7 +10,8 @@ import hashlib
 import secrets
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from solders.commitment_config import CommitmentLevel
@@ -30,8 +31,8 @@ from app.adapters.solana.client import calls
 from app.adapters.solana.deployments import SolanaDeployment
 from app.adapters.solana.send import refusals, tokens, transactions
 from app.adapters.solana.track.authorizations import OpenTransfer
-from app.core.chains import USDC, AddressError, Family, parse_address
-from app.ports.chain import Terms
+from app.core.chains import USDC
+from app.ports.chain import Terms, payable_address
 from app.ports.errors import Rejected
 from app.ports.facilitator import AuthorizedPayment, ExpectedPayment, PaymentAsset, PaymentIntent
 from app.ports.vault import Signer
@@ -63,17 +64,10 @@ def usdc_asset(deployment: SolanaDeployment) -> PaymentAsset:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PartialTransaction:
-    transaction: VersionedTransaction
-    digest: str
-    payer: str
-    units: int
-    fee_lamports: int
-
-
-def verify(payload: Mapping[str, Any], expected: ExpectedPayment, *, mint: Pubkey) -> PartialTransaction:
-    """Parse a client's payload and check every instruction of it. Raises: Rejected."""
+def verify(
+    payload: Mapping[str, Any], expected: ExpectedPayment, *, mint: Pubkey
+) -> tuple[VersionedTransaction, str, int]:
+    """Check every instruction of a client's payload; return it with its digest and fee. Raises: Rejected."""
     transaction = _transaction(payload.get("transaction"))
     message = _message(transaction)
     keys = message.account_keys
@@ -85,20 +79,23 @@ def verify(payload: Mapping[str, Any], expected: ExpectedPayment, *, mint: Pubke
     if any(0 in bytes(instruction.accounts) for instruction in instructions):
         raise Rejected("invalid_exact_solana_payload_transaction_fee_payer_included_in_instruction_accounts")
     fee_lamports = _fee(message)
-    units = _transferred_units(message, instructions[_TRANSFER_INDEX], expected, mint=mint)
-    if units != expected.units:
+    if _transferred_units(message, instructions[_TRANSFER_INDEX], expected, mint=mint) != expected.units:
         raise Rejected("invalid_exact_solana_payload_amount_mismatch")
     for place, instruction in enumerate(instructions[_TRANSFER_INDEX + 1 :], _TRANSFER_INDEX + 1):
         program = keys[instruction.program_id_index]
         if program != MEMO_PROGRAM and (program != _LIGHTHOUSE or place == _MEMO_INDEX):
             raise Rejected("invalid_exact_solana_payload_transaction_instructions")
-    return PartialTransaction(transaction, _signed_digest(transaction, message), str(keys[1]), units, fee_lamports)
+    return transaction, _signed_digest(transaction, message), fee_lamports
 
 
 def digest_of(payload: Mapping[str, Any]) -> str:
     """Return the hash of a message that its payer has signed, whatever it contains. Raises: Rejected."""
     transaction = _transaction(payload.get("transaction"))
     return _signed_digest(transaction, _message(transaction))
+
+
+def payer_of(transaction: VersionedTransaction) -> str:
+    return str(transaction.message.account_keys[1])
 
 
 def source_of(transaction: VersionedTransaction) -> Pubkey:
@@ -202,13 +199,7 @@ class SolanaPaymentSigner:
         self._rpc = chain.rpc
         self._mint = chain.mint
         self.asset = replace(usdc_asset(chain.deployment), legacy_network=chain.deployment.legacy_network)
-
-    def canonical_recipient(self, text: str) -> str | None:
-        try:
-            recipient = parse_address(text, Family.SOLANA)
-        except AddressError:
-            return None
-        return None if self._chain.recipient_rejection(recipient, USDC) else recipient
+        self.canonical_recipient = partial(payable_address, chain)
 
     def accepts_extra(self, extra: Mapping[str, Any]) -> bool:
         """Return whether a fee payer is named; another blockhash than ours is not used."""
@@ -250,7 +241,8 @@ class SolanaPaymentSigner:
         partial = VersionedTransaction.populate(message, [Signature.default(), signature])
         payload = {"transaction": transactions.encode(partial)}
         expected = ExpectedPayment(intent.units, intent.recipient, _fee_payer(intent))
-        if verify(payload, expected, mint=self._mint).payer != intent.payer:
+        verified, *_ = verify(payload, expected, mint=self._mint)
+        if payer_of(verified) != intent.payer:
             raise ValueError("the payment is signed by another key than the payer's")
         opened = OpenTransfer(int(prepared["blockhash_slot"] or 0), int(prepared["last_valid_block_height"] or 0))
         return AuthorizedPayment(str(signature), payload, opened.as_terms())

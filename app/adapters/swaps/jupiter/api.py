@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from solders.instruction import AccountMeta, Instruction
+from solders.pubkey import Pubkey
 
 from app.adapters.rate_limited_http import KEYLESS, RateLimitedClient, ServiceAccess, read_quote
 from app.adapters.solana.client.wire import PubkeyText
@@ -40,22 +41,15 @@ def _label(step: Mapping[str, Any]) -> str:
     ]
 
 
-class _RouteAccount(ForeignModel):
-    pubkey: PubkeyText
-    is_signer: bool
-    is_writable: bool
+def _instruction(found: Mapping[str, Any]) -> Instruction:
+    metas = [
+        AccountMeta(Pubkey.from_string(each["pubkey"]), is_signer=each["isSigner"], is_writable=each["isWritable"])
+        for each in found["accounts"]
+    ]
+    return Instruction(Pubkey.from_string(found["programId"]), base64.b64decode(found["data"], validate=True), metas)
 
 
-class _RouteInstruction(ForeignModel):
-    program_id: PubkeyText
-    accounts: Items[_RouteAccount]
-    data: Annotated[bytes, parsed(partial(base64.b64decode, validate=True))]
-
-    def build(self) -> Instruction:
-        metas = [
-            AccountMeta(each.pubkey, is_signer=each.is_signer, is_writable=each.is_writable) for each in self.accounts
-        ]
-        return Instruction(self.program_id, self.data, metas)
+_RouteInstruction = Annotated[Instruction, parsed(_instruction)]
 
 
 class JupiterRoute(ForeignModel):
@@ -66,7 +60,7 @@ class JupiterRoute(ForeignModel):
     swap_mode: Literal["ExactIn"]
     output_units: U64Digits = Field(alias="outAmount")
     labels: Annotated[Items[Annotated[str, parsed(_label)]], _FEW] = Field(alias="routePlan")
-    swap_instruction: _RouteInstruction
+    swap: _RouteInstruction = Field(alias="swapInstruction")
     setup_instructions: Annotated[Items[_RouteInstruction], _FEW]
     cleanup_instruction: _RouteInstruction | None = None
     other_instructions: OptionalItems[Any] = ()
@@ -76,14 +70,10 @@ class JupiterRoute(ForeignModel):
     )
 
     @property
-    def swap(self) -> Instruction:
-        return self.swap_instruction.build()
-
-    @property
     def auxiliary_instructions(self) -> list[Instruction]:
         """Its instructions before and after the swap, fees aside."""
         cleanup = [self.cleanup_instruction] if self.cleanup_instruction else []
-        return [each.build() for each in (*self.setup_instructions, *cleanup)]
+        return [*self.setup_instructions, *cleanup]
 
     @property
     def unexpected_instructions(self) -> int:

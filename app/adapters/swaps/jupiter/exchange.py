@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from solders.address_lookup_table_account import AddressLookupTableAccount
-from solders.compute_budget import set_compute_unit_limit, set_compute_unit_price
+from solders.compute_budget import ID as COMPUTE_BUDGET
 from solders.instruction import Instruction
 from solders.message import MessageV0
 from solders.pubkey import Pubkey
@@ -286,13 +286,11 @@ def _message(
     price: int = 0,
 ) -> MessageV0:
     """Compile the message. Raises: Rejected("quote_unavailable") for a route too long for one transaction."""
-    all_instructions = [set_compute_unit_limit(units), set_compute_unit_price(price), *instructions]
-    named = {meta.pubkey for each in all_instructions for meta in each.accounts} | {
-        each.program_id for each in all_instructions
-    }
+    named = {COMPUTE_BUDGET, *(each.program_id for each in instructions)}
+    named |= {meta.pubkey for each in instructions for meta in each.accounts}
     if len(named) > _MAX_ACCOUNT_LOCKS:
         raise Rejected("quote_unavailable")
-    message = transactions.compiled(owner, all_instructions, blockhash, tables=tables)
+    message = transactions.compiled(owner, instructions, blockhash, budget=(units, price), tables=tables)
     if message.header.num_required_signatures != 1:
         raise Rejected("unsafe_instructions")
     if len(bytes(transactions.unsigned_transaction(message))) > transactions.MAX_BYTES:
