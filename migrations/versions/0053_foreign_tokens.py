@@ -1,6 +1,6 @@
 """Currencies of movements that are the contract of a token, with its decimals.
 
-Revision: 0052; after: 0051
+Revision: 0053; after: 0052
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0052"
-down_revision = "0051"
+revision = "0053"
+down_revision = "0052"
 branch_labels = None
 depends_on = None
 
