@@ -234,6 +234,7 @@ TABLE: dict[str, Access] = {
     f"DELETE {ONE}/x402/payees/<string:domain>": own(200),
     f"GET {ONE}/sessions/<string:session_id>": own(200),
     f"GET {ONE}/balances": own(502),
+    f"GET {ONE}/tokens": own(200),
     f"DELETE {ONE}": access(200, (ClientKind.OWNER,), frozen=403, other=404, gateway=404),
     f"GET {ONE}/transactions/<string:transaction_id>": own(200),
     **dict.fromkeys((f"POST {ONE}/transfer", f"POST {ONE}/withdraw"), moves(lambda _: MOVE)),
