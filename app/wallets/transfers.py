@@ -16,7 +16,7 @@ from app.core.identifiers import new_id
 from app.core.money import TokenAmount, parse_amount
 from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit
-from app.errors import ServiceError
+from app.errors import InvalidInput, ServiceError
 from app.idempotency.service import Claim
 from app.ports.chain import SignedTransaction, TransactionDraft, TransferIntent
 from app.ports.errors import PortError, Rejected
@@ -37,6 +37,8 @@ from app.wallets.views import history
 from app.wallets.views.history import TransactionView
 
 _MAX_READINGS = 5
+_MORE_UNITS = 10**59
+"""More than anybody holds of a token that is worth something."""
 
 
 def quote_sponsored(movement: Movement, *, without_gas: ServiceError | None = None) -> MovementQuote:
@@ -198,7 +200,9 @@ def settled(wallet: WalletView, order: TransferOrder) -> TransferOrder:
     """
     token = order.amount.token
     try:
-        units = app_state().ports.chains[order.chain].balances(wallet.address_on(order.chain)).of(token).units
+        chain, address = app_state().ports.chains[order.chain], wallet.address_on(order.chain)
+        # A draft reads the balance of a foreign token, and says what is missing.
+        units = chain.balances(address).of(token).units if token.contract is None else _MORE_UNITS
     except PortError as error:
         raise failures.failure(order.type, error) from None
     # Fees, and what pending movements take, are what is missing; a fee may rise between two readings.
@@ -263,6 +267,9 @@ def send(
 
 
 def _movement(wallet: WalletView, order: TransferOrder) -> Movement:
+    to = wallet.agent_id, order.chain.value, order.recipient
+    if order.amount.token.contract is not None and not app_state().is_address_named(*to):
+        raise InvalidInput.field("to", "must be an address that the owner has named on this chain")
     return Movement(
         wallet=wallet, type=order.type, kind=order.kind, chain=order.chain, recipient=order.recipient,
         payee=order.recipient if order.needs_allowlist else None,

@@ -132,6 +132,27 @@ class WalletBalancesShape(Schema):
     balances = fields.List(fields.Nested(HoldingShape), required=True)
 
 
+class ForeignTokenShape(Schema):
+    """A token that this service does not know; anybody can write `claimed_symbol` and `claimed_name`."""
+
+    chain = fields.String(required=True)
+    currency = fields.String(required=True, attribute="token.amount.token.symbol")
+    contract = fields.String(required=True, attribute="token.amount.token.contract")
+    decimals = fields.Integer(required=True, attribute="token.amount.token.decimals")
+    balance = fields.String(required=True, attribute="token.amount")
+    claimed_symbol = fields.String(required=True, allow_none=True, attribute="token.symbol")
+    claimed_name = fields.String(required=True, allow_none=True, attribute="token.name")
+    withdrawal_refusal = fields.String(required=True, allow_none=True, attribute="token.refusal")
+
+
+class ForeignTokensShape(Schema):
+    """The foreign tokens of a wallet, and the chains that cannot be read."""
+
+    wallet_id = fields.UUID(required=True)
+    tokens = fields.List(fields.Nested(ForeignTokenShape), required=True)
+    unreadable_chains = fields.List(fields.String(), required=True)
+
+
 class FundBody(Schema):
     """The deposit that is requested."""
 

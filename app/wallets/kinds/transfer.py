@@ -45,6 +45,12 @@ class MovementBody(AcceptsCamelCase):
     dry_run = definition.dry_run_field("the transaction")
 
 
+class WithdrawalBody(MovementBody):
+    """A withdrawal, also of a foreign token, by the `currency` that `GET /v1/wallets/{id}/tokens` lists."""
+
+    currency = Symbol(required=True, metadata={"example": "USDC"})
+
+
 class MovementShape(MovementState):
     """The response to a transfer or withdrawal."""
 
@@ -76,11 +82,12 @@ def parse_movement(type_: TransactionType, body: Mapping[str, Any]) -> TransferO
     problems: dict[str, list[str]] = {}
     name, gas = parsing.parse_chain(body["chain"], problems), body.get("gas", GasSource.AUTO)
     takes_all = body["amount"] == _ALL
+    parse = parsing.parse_withdrawn if type_ is TransactionType.WITHDRAWAL else parsing.parse_token
+    token = parse(name, body["currency"], problems, field="currency")
     if takes_all:
-        token = parsing.parse_token(name, body["currency"], problems, field="currency")
         parsed = None if token is None else TokenAmount(0, token)
     else:
-        parsed = parsing.parse_token_amount(name, body["amount"], body["currency"], problems)
+        parsed = parsing.parse_amount_of(token, body["amount"], problems)
     recipient = None
     if name is not None:
         try:
@@ -136,5 +143,5 @@ TRANSFER = _TransferKind(
 )  # fmt: skip
 WITHDRAWAL = replace(
     TRANSFER, name=MovementKind.WITHDRAWAL, title="Withdrawal", errors=(AddressNotAllowed, WithdrawalFailed),
-    parse=withdraw,
+    body=WithdrawalBody(), parse=withdraw,
 )  # fmt: skip

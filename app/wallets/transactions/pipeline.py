@@ -107,7 +107,7 @@ class Movement:
         return SpendingRequest(
             self.value_nanos, self.payee, self.chain.family, self.domain, self.session_id,
             approved=None if is_fee else self.wallet.approved, is_network_fee=is_fee,
-            buys_credits=self.kind == MovementKind.TOPUP,
+            buys_credits=self.kind == MovementKind.TOPUP, is_foreign=self.amount.token.contract is not None,
         )  # fmt: skip
 
 

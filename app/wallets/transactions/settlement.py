@@ -13,7 +13,7 @@ from sqlalchemy import BigInteger, ColumnElement, Row, and_, bindparam, or_, sel
 from sqlalchemy.orm import Session
 
 from app.core import clock
-from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Token, native
+from app.core.chains import ChainName, Token, native, token_named
 from app.db.prepared import PreparedRead
 from app.db.tables import count, table_of, update_rows
 from app.db.unit_of_work import unit_of_work
@@ -275,7 +275,7 @@ def outflows(
     fees = 0
     for currency, units, fee_cap, status in rows:
         if status != MovementStatus.FAILED.value:
-            sent[TOKENS_BY_SYMBOL[currency]] += units
+            sent[token_named(currency)] += units
         fees += fee_cap or 0
     return sent, fees
 
