@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
 
-from sqlalchemy.orm import Session
-
 from app.core import clock
 from app.core.chains import USDC, ChainName, look_alikes
 from app.core.identifiers import new_id
@@ -54,7 +52,7 @@ def quote_sponsored(movement: Movement, *, without_gas: ServiceError | None = No
             priced, fee = _with_fee(movement, plan, is_free=is_free)
             for each in () if movement.takes_all else (priced, *([fee] if fee else [])):
                 spending_holds.check(session, movement.wallet.id, each.spending_request)
-            _assert_affordable(session, priced, plan)
+            authorizations.assert_affordable(session, priced, plan.draft.funds)
     except PortError as error:
         if without_gas is not None and error.reason == gas.UNAVAILABLE:
             raise without_gas from None
@@ -136,7 +134,7 @@ def _record(
         priced, fee = _with_fee(movement, plan, is_free=is_free)
         if fee is not None:
             spending_holds.hold(session, movement.wallet.id, fee.spending_request, reference=fee_id)
-        _assert_affordable(session, priced, plan)
+        authorizations.assert_affordable(session, priced, plan.draft.funds)
         now = int(clock.now().timestamp())
         authorized = sponsor.authorize(plan.draft, fee_units=priced.gas_fee_units or 0, signer=signer, now=now)
         # First, because it locks the nonces of the service's wallet.
@@ -160,11 +158,6 @@ def _intents(movement: Movement, plan: SubmissionPlan, transfer_id: str, fee_id:
         is_free = gas.is_free(session, plan, movement.wallet.agent_id, counts=False)
     priced, fee = _with_fee(movement, plan, is_free=is_free)
     return [priced.intent(transfer_id), *([fee.intent(fee_id)] if fee else [])]
-
-
-def _assert_affordable(session: Session, movement: Movement, plan: SubmissionPlan) -> None:
-    fee_units = movement.gas_fee_units or 0
-    authorizations.assert_affordable(session, movement, plan.draft.funds, more_units=fee_units)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from marshmallow import fields
 
 from app.core.chains import ChainName
 from app.core.movement_kinds import MovementKind
+from app.ports.bridges import BridgeLegKind
 from app.wallets.core.lifecycle import PERPDEX_CHAIN, MovementStatus, TransactionType
 from app.wallets.core.parsing import GasSource
 from app.web.fields import (
@@ -184,9 +185,7 @@ class TransactionEventShape(Schema):
 class BridgeLegShape(Schema):
     """One leg of a movement between chains, usually an on-chain transaction."""
 
-    leg = fields.String(
-        required=True, metadata={"enum": ["approve", "source", "attestation", "account", "destination"]}
-    )
+    leg = fields.String(required=True, metadata={"enum": list(BridgeLegKind)})
     chain = fields.String(required=True)
     status = fields.String(required=True, metadata={"enum": list(MovementStatus)})
     tx_hash = fields.String(required=True, allow_none=True)

@@ -199,10 +199,6 @@ class AttemptPurpose(StrEnum):
     """A payment that its recipient submits: `tx_hash` is its identity on the chain, `raw` what the recipient gets."""
 
 
-def _values(status: MovementStatus, reason: str | None) -> dict[str, str | None]:
-    return {"error": reason if status is MovementStatus.FAILED else None, "quarantined_at": None}
-
-
 TRANSACTIONS = StateMachine(
     Transaction.status,
     # `failed` if it was refused before signing, `confirmed` if it is a completed query.
@@ -215,7 +211,10 @@ TRANSACTIONS = StateMachine(
     },
     event=TransactionEvent,
     logger=structlog.get_logger(__name__),
-    values=_values,
+    values=lambda status, reason: {
+        "error": reason if status is MovementStatus.FAILED else None,
+        "quarantined_at": None,
+    },
     announce=announce,
     announced=COLUMNS,
 )

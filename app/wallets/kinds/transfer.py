@@ -22,7 +22,7 @@ from app.wallets.core.lifecycle import TransactionType
 from app.wallets.core.parsing import GasSource
 from app.wallets.core.wallets import WalletView
 from app.wallets.kinds import definition
-from app.wallets.kinds.definition import MAX_NETWORK_FEE, MovementQuoteShape, MovementState, Tool, WalletMovement
+from app.wallets.kinds.definition import MAX_NETWORK_FEE, MovementQuoteShape, MovementState, WalletMovement
 from app.wallets.transfers import TransferOrder
 from app.web.fields import Recipient, Symbol
 from app.web.schemas import AcceptsCamelCase
@@ -140,13 +140,8 @@ TRANSFER = _TransferKind(
     name=MovementKind.TRANSFER, title="Transfer", noun="movement", errors=(AddressNotAllowed, TransferFailed),
     body=MovementBody(), result=MovementShape, quote_result=TransferQuoteShape,
     parse=transfer, quote=transfers.quote, send=transfers.send,
-    tool=Tool(
-        "transfer", "wallets.transfer",
-        "Transfer tokens to an address. `dry_run` checks the limits and returns the fee without sending. `pending` "
-        "means sent: read it with get_transactions, and do not transfer again.",
-    ),
 )  # fmt: skip
 WITHDRAWAL = replace(
     TRANSFER, name=MovementKind.WITHDRAWAL, title="Withdrawal", errors=(AddressNotAllowed, WithdrawalFailed),
-    body=WithdrawalBody(), parse=withdraw, tool=None,
+    body=WithdrawalBody(), parse=withdraw,
 )  # fmt: skip

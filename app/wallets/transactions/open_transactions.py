@@ -62,11 +62,6 @@ class OpenMovement:
         return self.query.expires_at_height
 
     @property
-    def is_authorization(self) -> bool:
-        """Return whether another party submits it."""
-        return bool(self.latest.purpose == AttemptPurpose.AUTHORIZATION)
-
-    @property
     def latest(self) -> SignedBytes:
         return self.attempts[-1]
 

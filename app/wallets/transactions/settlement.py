@@ -162,11 +162,6 @@ def broadcast(chain: Chain, transaction_id: str, signed: SignedTransaction) -> s
     return None
 
 
-def may_land(refusal: str | None) -> bool:
-    """Return whether an outcome can be expected after a broadcast: a used nonce may be the effect of these bytes."""
-    return refusal is None or refusal == "nonce_too_low"
-
-
 def record_refusal(transaction_id: str, tx_hash: str, reason: str | None) -> None:
     """Record why a node refused signed bytes, or that it accepts them. They could still land: it stays pending."""
     with unit_of_work() as session:
