@@ -22,7 +22,7 @@ from app.errors import InvalidInput, ServiceError
 from app.idempotency.service import Claim
 from app.identity.principal import SHELL, MasterKeyRole
 from app.observability import telemetry
-from app.platform import keys, personal_data
+from app.platform import keys
 from app.platform import reconciliation as restoration
 from app.ports.errors import PortError
 from app.state import app_state
@@ -54,8 +54,7 @@ owner_keys = OperatorGroup("owner-keys", "Keys of the owners of agents.")
 _KEPT = "Keys of deleted wallets, kept for a time so that their funds can be recovered."
 retired_keys = OperatorGroup("retired-keys", _KEPT)
 audit = OperatorGroup("audit", "The audit log of administrative acts.")
-data = OperatorGroup("personal-data", "Personal data of the owners of agents.")
-groups = (master_keys, owner_keys, retired_keys, audit, data)
+groups = (master_keys, owner_keys, retired_keys, audit)
 
 
 @master_keys.command("create")
@@ -106,23 +105,6 @@ def export_retired_key(wallet_id: str) -> None:
     for (chains, path), address in zip(_DERIVATION_PATHS, (wallet.evm_address, wallet.solana_address), strict=True):
         click.echo(f"{chains}: {address} at {path}")
     click.echo("Enter the phrase in a wallet such as MetaMask or Phantom, and clear this screen.", err=True)
-
-
-@data.command("export")
-@click.argument("agent_id")
-def export_data(agent_id: str) -> None:
-    """Print all that is stored about an agent and its owner as JSON, without secrets."""
-    for part in personal_data.export(actors.shell_actor(), agent_id):
-        click.echo(part, nl=False)
-
-
-@data.command("erase")
-@click.argument("agent_id")
-@click.confirmation_option(prompt="This cannot be undone. Erase it?")
-def erase_data(agent_id: str) -> None:
-    """Erase the personal data of an agent's owner; the agent, its wallets and credits stay."""
-    for table, rows in personal_data.erase(actors.shell_actor(), agent_id).items():
-        click.echo(f"{table}: {rows}")
 
 
 @audit.command("verify")

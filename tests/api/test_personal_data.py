@@ -271,11 +271,9 @@ def test_an_unknown_agent_is_not_found(scene: Scene) -> None:
 
 
 def test_commands_export_and_erase(scene: Scene) -> None:
-    runner = scene.app.test_cli_runner()
-    exported = runner.invoke(args=["personal-data", "export", scene.id])
+    runner, agent = scene.app.test_cli_runner(), f"agent_id={scene.id}"
+    exported = runner.invoke(args=["platform", "export_personal_data", agent])
     assert EMAIL in json.dumps(json.loads(exported.stdout)["tables"]["agents"])
-    assert runner.invoke(args=["personal-data", "erase", scene.id], input="n\n").exit_code == 1
-    assert scene.found(EMAIL)
-    erased = runner.invoke(args=["personal-data", "erase", scene.id, "--yes"])
-    assert (erased.exit_code, "agents: 1" in erased.stdout) == (0, True)
+    erased = runner.invoke(args=["platform", "erase_personal_data", agent])
+    assert (erased.exit_code, json.loads(erased.stdout)["rows"]["agents"]) == (0, 1)
     assert not scene.found(EMAIL, *WORDS)
