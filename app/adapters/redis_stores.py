@@ -7,7 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from redis import ConnectionPool, Redis
 from redis.backoff import NoBackoff
@@ -37,7 +37,7 @@ _COUNTERS_KEY = "purser:counters:1"
 _MAX_SERIES = 50_000
 
 
-def _client(redis_url: str, **options: Any) -> Redis:
+def _client(redis_url: str, *, decode_responses: bool = False) -> Redis:
     """Return a client that connects on first use, separately in each process. Raises: ValueError for an invalid URL.
 
     The client's own default is ten attempts; here a web request waits. Connections that died in the pool are detected
@@ -45,7 +45,7 @@ def _client(redis_url: str, **options: Any) -> Redis:
     """
     return Redis.from_url(
         redis_url, socket_connect_timeout=_SOCKET_TIMEOUT_SECONDS, socket_timeout=_SOCKET_TIMEOUT_SECONDS,
-        retry=Retry(NoBackoff(), 0), **options,
+        retry=Retry(NoBackoff(), 0), decode_responses=decode_responses,
     )  # fmt: skip
 
 

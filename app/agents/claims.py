@@ -34,7 +34,7 @@ from app.events.outbox import EventType
 from app.extensions import Model
 from app.identity import grants, owner_keys
 from app.identity import service as identity
-from app.identity.models import OwnerKey
+from app.identity.owner_keys import OwnerKeyView
 from app.identity.service import AgentSnapshot
 from app.state import app_state
 
@@ -267,7 +267,7 @@ def create_owner_codes(
     return codes if start <= now else [], start, end
 
 
-def find_owner_code(session: Session, typed: str) -> tuple[OwnerCode, OwnerKey] | None:
+def find_owner_code(session: Session, typed: str) -> tuple[OwnerCode, OwnerKeyView] | None:
     """Return a valid code and the owner whom it replaces, or None."""
     now, digest = clock.now(), identifiers.digest(re.sub("[^0-9A-Z]", "", typed.upper()).translate(_READ_AS))
     is_meant = OwnerCode.digest == digest, OwnerCode.valid_from <= now, OwnerCode.expires_at > now

@@ -17,7 +17,7 @@ from app.errors import NotFound
 from app.idempotency.service import Claim
 from app.identity import api_keys, budgets
 from app.identity import service as identity
-from app.identity.models import KeyLimit
+from app.identity.api_keys import LimitedKey
 from app.identity.principal import KeyKind, Principal
 from app.identity.service import KeyMemory
 from app.state import app_state
@@ -33,7 +33,7 @@ def create(
     email: str | None,
     claim: Claim,
     caller: Principal | None = None,
-) -> tuple[KeyLimit, str]:
+) -> tuple[LimitedKey, str]:
     """Make a key with limits, for the agent's own key `caller` or an operator; return it with its text.
 
     Raises: LimitReached, NotFound; RateLimited and Unauthorized for a `caller`.
@@ -51,19 +51,19 @@ def create(
         return api_keys.get_limited(session, agent_id, key.id), key.key
 
 
-def reveal(agent_id: str | None, key_id: str) -> tuple[KeyLimit, str]:
+def reveal(agent_id: str | None, key_id: str) -> tuple[LimitedKey, str]:
     """Return a key, of an agent or any, with its text, for a response that was lost."""
     with read_only_unit() as session:
         return api_keys.get_limited(session, agent_id, key_id), api_keys.reveal_key(session, key_id)
 
 
-def list_keys(agent_id: str, page: PageRequest, *, with_revoked: bool = True) -> Page[KeyLimit]:
+def list_keys(agent_id: str, page: PageRequest, *, with_revoked: bool = True) -> Page[LimitedKey]:
     """Return a page of an agent's keys with limits, oldest first, masked."""
     with read_only_unit() as session:
         return api_keys.list_limited(session, agent_id, page, with_revoked=with_revoked)
 
 
-def get(agent_id: str, key_id: str) -> KeyLimit:
+def get(agent_id: str, key_id: str) -> LimitedKey:
     """Return a key with limits. Raises: NotFound."""
     with read_only_unit() as session:
         return api_keys.get_limited(session, agent_id, _id(key_id))
@@ -71,7 +71,7 @@ def get(agent_id: str, key_id: str) -> KeyLimit:
 
 def change(
     actor: Actor, agent_id: str, key_id: str, changes: Mapping[str, Any], *, caller: Principal | None = None
-) -> KeyLimit:
+) -> LimitedKey:
     """Change a key's limits, from the next call on, for the agent's own key `caller` or an operator.
 
     Raises: NotFound; RateLimited and Unauthorized for a `caller`.
@@ -90,7 +90,7 @@ def change(
         return api_keys.get_limited(session, agent_id, key_id)
 
 
-def revoke(actor: Actor, agent_id: str, key_id: str) -> KeyLimit:
+def revoke(actor: Actor, agent_id: str, key_id: str) -> LimitedKey:
     """Revoke a key; again changes nothing. Raises: NotFound."""
     with unit_of_work() as session:
         identity.lock_agent(session, agent_id)

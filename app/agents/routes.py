@@ -9,6 +9,7 @@ from app.core.pagination import Page
 from app.errors import AlreadyClaimed, InvalidInput, KeyServiceUnavailable, LimitReached
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
+from app.identity.api_keys import LimitedKey
 from app.identity.guards import (
     AGENT_KEY,
     KEY_OR_REGISTRATION,
@@ -17,7 +18,6 @@ from app.identity.guards import (
     find_principal,
     require_agent,
 )
-from app.identity.models import KeyLimit
 from app.state import app_state
 from app.web.blueprint import Blueprint
 from app.web.schemas import PageQuery, assert_any_field
@@ -38,7 +38,7 @@ def register(body: dict[str, Any]) -> dict[str, Any]:
     return {"agent_id": made.agent_id, "api_key": made.api_key, "wallet": made.wallet, **_claim_code(made.claim_code)}
 
 
-def issued_key(key: KeyLimit, text: str) -> dict[str, Any]:
+def issued_key(key: LimitedKey, text: str) -> dict[str, Any]:
     """Return the fields of a new key, with its text."""
     shown = {"id": key.id, "api_key": text, "email": key.email, "created_at": key.created_at}
     return {**shown, "granted_nanos": 0, "limits": key}
@@ -70,14 +70,14 @@ def create_gateway_key(body: dict[str, Any], claim: Claim) -> Any:
 @agent_keys_blueprint.get("")
 @agent_keys_blueprint.arguments(PageQuery, location="query")
 @agent_keys_blueprint.response(200, schemas.LimitedKeyPage)
-def list_keys(query: dict[str, Any]) -> Page[KeyLimit]:
+def list_keys(query: dict[str, Any]) -> Page[LimitedKey]:
     """List the agent's further keys, oldest first, with what is left of their budgets."""
     return agent_keys.list_keys(require_agent(), query["page"])
 
 
 @agent_keys_blueprint.get("/<string:key_id>")
 @agent_keys_blueprint.response(200, schemas.LimitedKeyShape)
-def get_key(key_id: str) -> KeyLimit:
+def get_key(key_id: str) -> LimitedKey:
     """Read a further key, and what is left of its budget."""
     return agent_keys.get(require_agent(), key_id)
 
@@ -85,7 +85,7 @@ def get_key(key_id: str) -> KeyLimit:
 @agent_keys_blueprint.patch("/<string:key_id>")
 @agent_keys_blueprint.arguments(schemas.KeyChanges)
 @agent_keys_blueprint.response(200, schemas.LimitedKeyShape)
-def change_key(body: dict[str, Any], key_id: str) -> KeyLimit:
+def change_key(body: dict[str, Any], key_id: str) -> LimitedKey:
     """Change the limits of a further key; they apply from its next call on."""
     assert_any_field(body, schemas.KeyChanges)
     return agent_keys.change(current_actor(), require_agent(), key_id, body, caller=current_principal())
@@ -93,7 +93,7 @@ def change_key(body: dict[str, Any], key_id: str) -> KeyLimit:
 
 @agent_keys_blueprint.delete("/<string:key_id>")
 @agent_keys_blueprint.response(200, schemas.LimitedKeyShape)
-def revoke_key(key_id: str) -> KeyLimit:
+def revoke_key(key_id: str) -> LimitedKey:
     """Revoke a further key; calls that run are finished and charged."""
     return agent_keys.revoke(current_actor(), require_agent(), key_id)
 

@@ -97,7 +97,7 @@ class LimitedKeyShape(Schema):
     name = fields.String(required=True, allow_none=True)
     tags = fields.List(fields.String(), required=True)
     limit_usd = Usd(required=True, allow_none=True, attribute="limit_nanos")
-    window = fields.String(required=True, attribute="period", metadata={"enum": [*BudgetPeriod]})
+    window = fields.Enum(BudgetPeriod, by_value=True, required=True, attribute="period", metadata={"type": "string"})
     used_usd = Usd(required=True, attribute="used_nanos")
     remaining_usd = Usd(required=True, allow_none=True, attribute="remaining_nanos")
     resets_at = Instant(required=True, allow_none=True)

@@ -283,11 +283,12 @@ def only_reads(statement: str) -> bool:
 
 _NANOS_PER_SECOND = 10**9
 _MAX_PAUSE_NS = _NANOS_PER_SECOND // 10
+_BATCHES_NS = 8 * _NANOS_PER_SECOND
 
 
 def batches(max_batches: int) -> Iterator[None]:
     """Yield once per batch, for about eight seconds; pause after each as long as it took."""
-    deadline_ns = time.monotonic_ns() + 8 * _NANOS_PER_SECOND
+    deadline_ns = time.monotonic_ns() + _BATCHES_NS
     for _ in range(max_batches):
         started_ns = time.monotonic_ns()
         yield

@@ -346,9 +346,10 @@ def options(call: GatewayCall, paid: GatewayCharge, *, client_id: str) -> Forwar
 def chat(
     payer: Principal, model: str, body: Mapping[str, Any], *, max_cost_nanos: int, timeout_seconds: int
 ) -> tuple[int, bytes, int]:
-    """Complete a chat of this service itself, charged to an account's credits; return status, body and cost in nanos.
+    """Complete a chat of this service itself with `provider/model`, charged to an account's credits.
 
-    Raises: InvalidInput if it may cost more than `max_cost_nanos`; ServiceError, as `forward` does.
+    Returns status, body and cost in nano-dollars. Raises: InvalidInput if it may cost more than `max_cost_nanos`;
+    ServiceError, as `forward` does.
     """
     builder = EnvironBuilder("/v1/chat/completions", method="POST", json={**body, "model": model})
     first = candidates(ClientRequest(builder.get_environ()), Surface.CHAT)[0]

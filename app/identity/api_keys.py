@@ -4,6 +4,7 @@ A further key spends from the agent's account, and only on models and services.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -76,6 +77,31 @@ MAX_KEYS = 200
 _SEAL = seal_of(KeyLimit)
 
 
+@dataclass(frozen=True, slots=True)
+class LimitedKey:
+    """A key with limits, masked. `used_nanos` is what it has held and spent since its budget last began."""
+
+    id: str
+    key: str = field(repr=False)
+    email: str | None
+    name: str | None
+    tags: Sequence[str]
+    limit_nanos: int | None
+    period: BudgetPeriod
+    used_nanos: int
+    resets_at: datetime | None
+    models: Sequence[str]
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    created_at: datetime
+
+    @property
+    def remaining_nanos(self) -> int | None:
+        return None if self.limit_nanos is None else max(0, self.limit_nanos - self.used_nanos)
+
+
 def add_limited(
     session: Session,
     agent_id: str,
@@ -99,7 +125,7 @@ def add_limited(
     session.execute(insert(BudgetMember).values(member_id=key.id, budget_id=key.id))
 
 
-def list_limited(session: Session, agent_id: str, page: PageRequest, *, with_revoked: bool = True) -> Page[KeyLimit]:
+def list_limited(session: Session, agent_id: str, page: PageRequest, *, with_revoked: bool = True) -> Page[LimitedKey]:
     """Return a page of an agent's keys with limits, oldest first."""
     conditions = [] if with_revoked else [exists().where(ApiKey.id == KeyLimit.id, ApiKey.revoked_at.is_(None))]
     found = page_of(session, KeyLimit, page, KeyLimit.account_id == agent_id, *conditions)
@@ -109,7 +135,7 @@ def list_limited(session: Session, agent_id: str, page: PageRequest, *, with_rev
     return Page([_view(session, row, keys[row.id], used[row.id]) for row in found.items], found.total, found.request)
 
 
-def get_limited(session: Session, agent_id: str | None, key_id: str) -> KeyLimit:
+def get_limited(session: Session, agent_id: str | None, key_id: str) -> LimitedKey:
     """Return one of an agent's keys with limits, or of all. Raises: NotFound."""
     row = session.get(KeyLimit, key_id, populate_existing=True)
     if row is None or agent_id not in (None, row.account_id):
@@ -142,9 +168,10 @@ def tags_by_key(session: Session, agent_id: str | None) -> dict[str, Sequence[st
     return {key: tags for key, tags in session.execute(select(KeyLimit.id, KeyLimit.tags).where(*of_agent)) if tags}
 
 
-def _view(session: Session, row: KeyLimit, key: ApiKey, used_nanos: int) -> KeyLimit:
+def _view(session: Session, row: KeyLimit, key: ApiKey, used_nanos: int) -> LimitedKey:
     _SEAL.verify(session, row)
-    row.key, row.email = mask_key(service.open_api_key(session, key)), key.email
-    row.expires_at, row.revoked_at = key.expires_at, key.revoked_at
-    row.used_nanos, row.resets_at = used_nanos, budget_counters.resets_at(row.period, clock.now())
-    return row
+    return LimitedKey(
+        row.id, mask_key(service.open_api_key(session, key)), key.email, row.name, row.tags, row.limit_nanos,
+        BudgetPeriod(row.period), used_nanos, budget_counters.resets_at(row.period, clock.now()), row.models,
+        row.requests_per_minute, row.tokens_per_minute, key.expires_at, key.revoked_at, row.created_at,
+    )  # fmt: skip

@@ -1,12 +1,13 @@
 """Budgets over several agents, keys and wallets: what all of them together may spend from credits and from wallets.
 
 Whoever spends locks the budgets first (`lock`) and adds to their counters in the same unit. The only writer of
-`budget_members`, beside `key_limits`.
+`budget_members`, beside `app.identity.api_keys`.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
 
 from sqlalchemy import bindparam, delete, exists, insert, or_, select
 from sqlalchemy.orm import Session
@@ -20,6 +21,7 @@ from app.db.tables import count, page_of, table_of
 from app.errors import InvalidInput, LimitReached, NotFound
 from app.identity import budget_counters
 from app.identity.models import Agent, ApiKey, Budget, BudgetCounter, BudgetMember, KeyLimit
+from app.identity.principal import BudgetPeriod
 
 MAX_BUDGETS = 1000
 MAX_LEVELS = 3
@@ -52,8 +54,28 @@ class Velocity:
         return too_many or (self.nanos is not None and nanos > self.nanos)
 
 
-SharedBudget: TypeAlias = Budget | KeyLimit
-"""A budget, or a key's own, which has no other members; as it was when it was read."""
+@dataclass(frozen=True, slots=True)
+class SharedBudget:
+    """A budget. `used_nanos` is what its members have held and spent since it last began.
+
+    A key's own has no other members, the name of the key, and its `account_id`.
+    """
+
+    id: str
+    name: str | None
+    parent_id: str | None
+    limit_nanos: int | None
+    period: BudgetPeriod
+    used_nanos: int
+    resets_at: datetime | None
+    members: Mapping[str, Sequence[Any]]
+    velocity: Velocity | None
+    account_id: str | None
+    created_at: datetime
+
+    @property
+    def remaining_nanos(self) -> int | None:
+        return None if self.limit_nanos is None else max(0, self.limit_nanos - self.used_nanos)
 
 
 def create(session: Session, values: Mapping[str, Any]) -> str:
@@ -90,9 +112,9 @@ def delete_budget(session: Session, budget_id: str) -> None:
     assign_members(session)
 
 
-def get(session: Session, budget_id: str) -> Budget:
+def get(session: Session, budget_id: str) -> SharedBudget:
     """Return a budget as it stands. Raises: NotFound, RowChanged."""
-    found: list[Budget] = _views(session, Budget, [identifiers.parse_id(budget_id) or identifiers.new_id()])
+    found = _views(session, Budget, [identifiers.parse_id(budget_id) or identifiers.new_id()])
     if not found:
         raise NotFound("There is no such budget.")
     return found[0]
@@ -100,7 +122,7 @@ def get(session: Session, budget_id: str) -> Budget:
 
 def list_budgets(
     session: Session, page: PageRequest, *, agent_id: str | None = None, wallet_ids: Collection[str] = ()
-) -> Page[Budget]:
+) -> Page[SharedBudget]:
     """Return a page of budgets, oldest first: all, or those that an agent, its keys or these wallets belong to."""
     keys = select(ApiKey.id).where(ApiKey.account_id == agent_id)
     belongs = or_(_MEMBERS.c.member_id.in_([agent_id, *wallet_ids]), _MEMBERS.c.member_id.in_(keys))
@@ -188,13 +210,11 @@ def mark_announced(session: Session, budget_id: str) -> tuple[SharedBudget, int]
     percent, used_nanos = budget_counters.mark_reached(session, budget_id) or (0, 0)
     # A counter that somebody added has no budget: the audit finds it.
     found = read(session, [budget_id]) if percent else []
-    for budget in found:
-        budget.used_nanos = used_nanos
-    return (found[0], percent) if found else None
+    return (replace(found[0], used_nanos=used_nanos), percent) if found else None
 
 
-def _views(session: Session, model: type[Any], ids: Collection[str]) -> list[Any]:
-    """Return rows of `budgets` or `key_limits`, if their counters say the same. Raises: RowChanged."""
+def _views(session: Session, model: type[Any], ids: Collection[str]) -> list[SharedBudget]:
+    """Return rows of `budgets` or `key_limits` as budgets, if their counters say the same. Raises: RowChanged."""
     now, used = clock.now(), budget_counters.used(session, ids)
     # In one statement, because a change of both may be committed between two.
     stated = select(model, BudgetCounter.limit_nanos, BudgetCounter.period).where(model.id.in_(ids))
@@ -202,12 +222,20 @@ def _views(session: Session, model: type[Any], ids: Collection[str]) -> list[Any
     rows = []
     for row, *followed in session.execute(stated.execution_options(populate_existing=True)):
         seal_of(model).verify(session, row, is_expected=followed == [row.limit_nanos, row.period])
-        row.used_nanos, row.resets_at = used[row.id], budget_counters.resets_at(row.period, now)
-        minutes = getattr(row, "velocity_minutes", None)
-        # Always: the unit may have read the row before it changed it.
-        row.velocity = minutes and Velocity(row.velocity_payments, row.velocity_nanos, minutes)
         rows.append(row)
-    return rows
+    return [
+        SharedBudget(
+            row.id, row.name, getattr(row, "parent_id", None), row.limit_nanos, BudgetPeriod(row.period), used[row.id],
+            budget_counters.resets_at(row.period, now), getattr(row, "members", {}), _velocity(row),
+            getattr(row, "account_id", None), row.created_at,
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def _velocity(row: Any) -> Velocity | None:
+    minutes = getattr(row, "velocity_minutes", None)
+    return None if minutes is None else Velocity(row.velocity_payments, row.velocity_nanos, minutes)
 
 
 def _direct_members(session: Session, members: Mapping[str, Sequence[Any]]) -> set[str]:

@@ -1,5 +1,8 @@
 """Master keys: mint, list, revoke. An admin's active one always remains."""
 
+from dataclasses import dataclass, field
+from datetime import datetime
+
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -15,6 +18,20 @@ from app.identity.principal import MasterKeyPrincipal, MasterKeyRole
 from app.identity.service import MintedKey
 
 
+@dataclass(frozen=True, slots=True)
+class MasterKeyView:
+    """A master key: whole while it is active, masked once it was revoked; the repr does not show it."""
+
+    id: str
+    key: str = field(repr=False)
+    name: str
+    role: MasterKeyRole
+    owner_email: str | None
+    active: bool
+    created_at: datetime
+    revoked_at: datetime | None
+
+
 def mint(role: MasterKeyRole = MasterKeyRole.ADMIN) -> MintedKey:
     return service.mint_key(role.prefix.rstrip("_"), MasterKey.__tablename__)
 
@@ -27,12 +44,12 @@ def seal_supplied_key(key: str) -> MintedKey:
     return service.seal_key(key, MasterKey.__tablename__)
 
 
-def add(session: Session, key: MintedKey, *, name: str, owner_email: str | None) -> MasterKey:
+def add(session: Session, key: MintedKey, *, name: str, owner_email: str | None) -> MasterKeyView:
     sealed = {"id": key.id, "digest": key.digest, "sealed": key.sealed}
     row = MasterKey(**sealed, name=name, owner_email=owner_email, active=True, created_at=clock.now())
     session.add(row)
     session.flush()
-    return _opened(row)
+    return _view(row)
 
 
 def exists(session: Session) -> bool:
@@ -49,21 +66,21 @@ def find(session: Session, key_id: str) -> MasterKeyPrincipal | None:
     row = session.get(MasterKey, key_id, populate_existing=True)
     if row is None or not row.active or not seal_of(MasterKey).accepts(session, row):
         return None
-    return MasterKeyPrincipal(row.id, row.name, _opened(row).role, in_console=True)
+    return MasterKeyPrincipal(row.id, row.name, _view(row).role, in_console=True)
 
 
-def list_all(session: Session) -> list[MasterKey]:
+def list_all(session: Session) -> list[MasterKeyView]:
     """Return all master keys, oldest first. The response must be `no-store`."""
-    return [_opened(row) for row in session.scalars(select(MasterKey).order_by(MasterKey.created_at, MasterKey.id))]
+    return [_view(row) for row in session.scalars(select(MasterKey).order_by(MasterKey.created_at, MasterKey.id))]
 
 
-def get(session: Session, key_id: str) -> MasterKey:
+def get(session: Session, key_id: str) -> MasterKeyView:
     """Return one master key. Raises: NotFound."""
     row = session.get(MasterKey, key_id, populate_existing=True)
-    return _opened(require(row, NotFound("There is no such master key.")))
+    return _view(require(row, NotFound("There is no such master key.")))
 
 
-def revoke(session: Session, key_id: str, *, revoked_by: str | None) -> tuple[MasterKey, bool]:
+def revoke(session: Session, key_id: str, *, revoked_by: str | None) -> tuple[MasterKeyView, bool]:
     """Revoke a master key; return it and whether this call did so. `revoked_by` is the acting key, None for a command.
 
     All active keys are locked first, so that of two keys that revoke each other one is left.
@@ -81,7 +98,7 @@ def revoke(session: Session, key_id: str, *, revoked_by: str | None) -> tuple[Ma
     return get(session, key_id), key_id in active
 
 
-def _opened(row: MasterKey) -> MasterKey:
+def _view(row: MasterKey) -> MasterKeyView:
     key = service.open_key(row.sealed, MasterKey.__tablename__, row.id)
-    row.key, row.role = key if row.active else mask_key(key), MasterKeyRole.of(key)
-    return row
+    shown, role = key if row.active else mask_key(key), MasterKeyRole.of(key)
+    return MasterKeyView(row.id, shown, row.name, role, row.owner_email, row.active, row.created_at, row.revoked_at)

@@ -9,7 +9,6 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app.authenticated import Authenticated
 from app.db.tables import ID, SERIAL, UtcDateTime, partial_index
 from app.extensions import Model
-from app.identity.principal import MasterKeyRole
 
 
 class Agent(Authenticated, Model):
@@ -59,22 +58,7 @@ class ApiKey(Authenticated, Model):
     revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
-class Counted:
-    """What the counter of a budget or key says, where `app.identity.budgets` or `api_keys` returns the row."""
-
-    __allow_unmapped__ = True
-    limit_nanos: Any
-    used_nanos: int
-    """What was held and spent since the budget last began."""
-    resets_at: datetime | None
-    velocity: Any = None
-
-    @property
-    def remaining_nanos(self) -> int | None:
-        return None if self.limit_nanos is None else max(0, self.limit_nanos - self.used_nanos)
-
-
-class KeyLimit(Authenticated, Counted, Model):
+class KeyLimit(Authenticated, Model):
     """What a key with limits may spend from its agent's account, and on what; it has the key's id."""
 
     __tablename__ = "key_limits"
@@ -92,14 +76,8 @@ class KeyLimit(Authenticated, Counted, Model):
     tokens_per_minute: Mapped[int | None] = mapped_column()
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
-    key: str
-    email: str | None
-    expires_at: datetime | None
-    revoked_at: datetime | None
-    """The key, masked, and what its row in `api_keys` says, where `app.identity.api_keys` returns the row."""
 
-
-class Budget(Authenticated, Counted, Model):
+class Budget(Authenticated, Model):
     """A budget over agents, keys and wallets (decision 0150)."""
 
     __tablename__ = "budgets"
@@ -161,7 +139,6 @@ class MasterKey(Authenticated, Model):
     """A key for the X-Master-Key header, for platform administration."""
 
     __tablename__ = "master_keys"
-    __allow_unmapped__ = True
     not_authenticated = frozenset({"name", "sealed", "created_at"})
 
     id: Mapped[str] = mapped_column(ID, primary_key=True)
@@ -172,10 +149,6 @@ class MasterKey(Authenticated, Model):
     active: Mapped[bool]
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-
-    key: str
-    role: MasterKeyRole
-    """The text, masked if it was revoked, and what it permits, where `app.identity.master_keys` returns the row."""
 
 
 class OwnerKey(Authenticated, Model):

@@ -5,6 +5,9 @@ A key gives access to one agent. Only its digest is stored; an email address pro
 
 import re
 from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -19,35 +22,43 @@ PREFIX = "ok"
 _OWNER_KEY = re.compile(rf"{PREFIX}_[A-Za-z0-9_-]{{43}}", re.ASCII)
 _SEAL = seal_of(OwnerKey)
 _VALID = (
-    select(OwnerKey)
+    select(*_SEAL.columns, OwnerKey.created_at)
+    .select_from(OwnerKey)
     .join(Agent, Agent.id == OwnerKey.agent_id)
     .where(OwnerKey.revoked_at.is_(None), Agent.deleted_at.is_(None))
-    .execution_options(populate_existing=True)
 )
 
 
-def find(session: Session, key_text: str, *, agent_id: str | None = None) -> OwnerKey | None:
+@dataclass(frozen=True, slots=True)
+class OwnerKeyView:
+    id: str
+    agent_id: str
+    owner_email: str | None
+    created_at: datetime
+
+
+def find(session: Session, key_text: str, *, agent_id: str | None = None) -> OwnerKeyView | None:
     """Return the owner key, only of one agent if given; None when it is malformed, unknown or revoked."""
     key = key_text.strip()
     if not _OWNER_KEY.fullmatch(key):
         return None
-    row = session.scalars(_VALID.where(OwnerKey.digest == identifiers.digest(key))).one_or_none()
+    row = session.execute(_VALID.where(OwnerKey.digest == identifiers.digest(key))).one_or_none()
     if row is None or agent_id not in (None, row.agent_id) or not _SEAL.accepts(session, row):
         return None
-    return row
+    return _view(row)
 
 
-def list_valid(session: Session, key_ids: Collection[str]) -> list[OwnerKey]:
-    rows = session.scalars(_VALID.where(OwnerKey.id.in_(key_ids)).order_by(OwnerKey.created_at, OwnerKey.id))
-    return [row for row in rows.all() if _SEAL.accepts(session, row)]
+def list_valid(session: Session, key_ids: Collection[str]) -> list[OwnerKeyView]:
+    rows = session.execute(_VALID.where(OwnerKey.id.in_(key_ids)).order_by(OwnerKey.created_at, OwnerKey.id))
+    return [_view(row) for row in rows.all() if _SEAL.accepts(session, row)]
 
 
-def lock_owner(session: Session, agent_id: str) -> OwnerKey:
+def lock_owner(session: Session, agent_id: str) -> OwnerKeyView:
     """Lock an agent and return its owner. Raises: NotFound, including for an agent that was not claimed."""
     agent = lock_agent(session, identifiers.require_id(agent_id, agent_not_found()))
-    for row in session.scalars(_VALID.where(OwnerKey.agent_id == agent.id)).all():
+    for row in session.execute(_VALID.where(OwnerKey.agent_id == agent.id)).all():
         if _SEAL.accepts(session, row):
-            return row
+            return _view(row)
     raise NotFound("This agent has not been claimed. Its owner can claim it with a claim code.")
 
 
@@ -65,3 +76,7 @@ def replace(session: Session, agent_id: str, key: str, *, email: str | None) -> 
     session.add(row)
     session.flush()
     return row.id
+
+
+def _view(row: Any) -> OwnerKeyView:
+    return OwnerKeyView(row.id, row.agent_id, row.owner_email, row.created_at)

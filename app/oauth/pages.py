@@ -22,7 +22,7 @@ from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.device import service as device
 from app.errors import InvalidInput, LimitReached, NotFound
 from app.identity import limits
-from app.identity.models import OwnerKey
+from app.identity.owner_keys import OwnerKeyView
 from app.identity.principal import Grant, Scope
 from app.oauth import clients, connections, tokens
 from app.oauth.clients import Client
@@ -160,20 +160,20 @@ def answer(signed: str) -> Response:
 
 
 @auth.session_pages.get("/agents/<string:agent_id>/connections")
-def show_connections(key: OwnerKey) -> Response:
+def show_connections(key: OwnerKeyView) -> Response:
     listed = connections.list_of(key.agent_id)
     return auth.render_page("connections.html", agent=auth.agent_of(key), listed=listed, done=request.args.get("done"))
 
 
 @auth.session_pages.post("/agents/<string:agent_id>/connections/end")
-def end_connection(key: OwnerKey) -> Response:
+def end_connection(key: OwnerKeyView) -> Response:
     """End a connection immediately, without asking for the owner key."""
     actor = sessions.acting_owner(key)
     connections.end_by_owner(actor, key.agent_id, request.form.get("connection_id", "")[:36])
     return auth.see_other(url_for("owner.show_connections", agent_id=key.agent_id, done="ended"))
 
 
-def _allow(asked: _Asked, consent: Consent, key: OwnerKey) -> Response:
+def _allow(asked: _Asked, consent: Consent, key: OwnerKeyView) -> Response:
     if consent.wallet_id is not None and overview.owned_wallet(key, consent.wallet_id).agent_id != consent.agent_id:
         raise NotFound("This agent has no such wallet.")
     actor = sessions.acting_owner(key)

@@ -21,7 +21,7 @@ from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import LimitReached
 from app.extensions import Model
 from app.identity import service as identity
-from app.identity.models import OwnerKey
+from app.identity.owner_keys import OwnerKeyView
 from app.owner.pages.template_filters import abbreviate
 from app.spending import controls as spending_controls
 from app.wallets.core import wallets
@@ -95,7 +95,7 @@ def look_alikes(agent_id: str, others: Iterable[str]) -> dict[str, tuple[str, ..
 
 def address_name(address: str | None, chain: str | None = None) -> str:
     """Return the owner's name of an address on a chain, or on any; empty without one. For pages of one agent."""
-    key: OwnerKey | None = (request.view_args or {}).get("key")
+    key: OwnerKeyView | None = (request.view_args or {}).get("key")
     book = entries(key.agent_id) if key else ()
     named = {each.name for each in book if each.address == address and chain in (None, each.chain)}
     return " / ".join(sorted(named))

@@ -23,7 +23,7 @@ from app.events.outbox import OWNER_IS_TOLD, EventType
 from app.events.targets import Audience, Subscriber, TargetKind
 from app.idempotency.service import Claim
 from app.identity.limits import client_network
-from app.identity.models import OwnerKey
+from app.identity.owner_keys import OwnerKeyView
 from app.owner.session.auth import agent_of, printable, render_page, see_other, serializer, session_pages
 from app.ports.errors import PortError, Unreachable
 from app.state import app_state
@@ -88,7 +88,7 @@ _PAGE = "/agents/<string:agent_id>/notices"
 
 
 @session_pages.post(f"{_PAGE}/email")
-def send_confirmation(key: OwnerKey) -> Response:
+def send_confirmation(key: OwnerKeyView) -> Response:
     try:
         address = Email(required=True).deserialize(request.form.get("email", ""))
     except ValidationError:
@@ -109,7 +109,7 @@ def send_confirmation(key: OwnerKey) -> Response:
 
 
 @session_pages.route(f"{_PAGE}/email/<string:token>", methods=["GET", "POST"])
-def confirm_address(key: OwnerKey, token: str) -> Response:
+def confirm_address(key: OwnerKeyView, token: str) -> Response:
     """Add the address that a link confirms, once; opening the link only asks, as programs open links, too."""
     address = address_of(key.agent_id, token)
     if address is None:
@@ -124,7 +124,7 @@ def confirm_address(key: OwnerKey, token: str) -> Response:
 
 
 @session_pages.post(f"{_PAGE}/browser")
-def add_browser(key: OwnerKey) -> Response:
+def add_browser(key: OwnerKeyView) -> Response:
     subscription = {name: request.form.get(name, "")[:2000] for name in ("endpoint", "p256dh", "auth")}
     name = printable(request.form.get("name", ""))[:60] or "Browser"
     try:
@@ -135,7 +135,7 @@ def add_browser(key: OwnerKey) -> Response:
 
 
 @session_pages.post(f"{_PAGE}/webhook")
-def add_webhook(key: OwnerKey) -> Response:
+def add_webhook(key: OwnerKeyView) -> Response:
     """Add a webhook, and show its secret once."""
     try:
         made = targets.create_webhook(
@@ -148,14 +148,14 @@ def add_webhook(key: OwnerKey) -> Response:
 
 
 @session_pages.post(f"{_PAGE}/test")
-def send_test_notice(key: OwnerKey) -> Response:
+def send_test_notice(key: OwnerKeyView) -> Response:
     app_state().rate_limiter.count("20 per day", "notice-test", key.agent_id)
     delivery_log.send_test(_subscriber(key), request.form.get("target_id", "")[:36])
     return see_other(url_for("owner.show_notices", agent_id=key.agent_id, done="tested"))
 
 
 @session_pages.post(f"{_PAGE}/remove")
-def remove_target(key: OwnerKey) -> Response:
+def remove_target(key: OwnerKeyView) -> Response:
     removed = targets.remove(_subscriber(key), request.form.get("target_id", "")[:36])
     if removed.kind == TargetKind.EMAIL:
         send_farewell(key.agent_id, removed.url.removeprefix("mailto:"))
@@ -163,7 +163,7 @@ def remove_target(key: OwnerKey) -> Response:
 
 
 @session_pages.get(_PAGE, endpoint="show_notices")
-def _render(key: OwnerKey, *, status: int = 200, **values: Any) -> Response:
+def _render(key: OwnerKeyView, *, status: int = 200, **values: Any) -> Response:
     """List an owner's targets, with the forms that add one."""
     listed = targets.list_of(_subscriber(key), PageRequest(targets.MAX_TARGETS, 0)).items
     recent = feed.latest(key.agent_id, PageRequest(_MAX_RECENT, 0), NOTICE_TYPES).items
@@ -175,5 +175,5 @@ def _render(key: OwnerKey, *, status: int = 200, **values: Any) -> Response:
     )  # fmt: skip
 
 
-def _subscriber(key: OwnerKey) -> Subscriber:
+def _subscriber(key: OwnerKeyView) -> Subscriber:
     return Subscriber(Audience.OWNER, key.agent_id, owner_actor(key.id))

@@ -23,7 +23,7 @@ from app.events import outbox
 from app.events.outbox import EventType
 from app.identity import owner_keys
 from app.identity import service as identity
-from app.identity.models import OwnerKey
+from app.identity.owner_keys import OwnerKeyView
 from app.ports.errors import Rejected
 from app.state import app_state
 from app.wallets.core import custody, wallets
@@ -34,14 +34,14 @@ _TAKEABLE_FOR, _IMPORT_LASTS = timedelta(days=1), timedelta(minutes=30)
 _HINT = "If you did not expect this, sign in and cancel it, replace your owner key, or ask the operator for a freeze."
 
 
-def list_open(session: Session, owner: OwnerKey, *are_meant: ColumnElement[bool]) -> list[KeyTransfer]:
+def list_open(session: Session, owner: OwnerKeyView, *are_meant: ColumnElement[bool]) -> list[KeyTransfer]:
     """Return the owner's requests and imports that meet conditions and have not expired."""
     are_open = KeyTransfer.owner_key_id == owner.id, KeyTransfer.expires_at > clock.now()
     rows = session.scalars(select(KeyTransfer).where(*are_open, *are_meant)).all()
     return [row for row in rows if seal_of(KeyTransfer).accepts(session, row)]
 
 
-def request_export(actor: Actor, owner: OwnerKey, wallet_id: str) -> None:
+def request_export(actor: Actor, owner: OwnerKeyView, wallet_id: str) -> None:
     """Begin the waiting time, unless it has begun. Raises: NotFound, WalletFrozen, KeyServiceUnavailable."""
     with unit_of_work() as session:
         _lock(session, owner, exports=wallet_id)
@@ -58,7 +58,7 @@ def request_export(actor: Actor, owner: OwnerKey, wallet_id: str) -> None:
             _announce(session, actor, EventType.WALLET_EXPORT_REQUESTED, owner, wallet_id, **times)
 
 
-def cancel_export(actor: Actor, owner: OwnerKey, wallet_id: str) -> None:
+def cancel_export(actor: Actor, owner: OwnerKeyView, wallet_id: str) -> None:
     """End the request for the keys of a wallet, if there is one. Raises: NotFound."""
     with unit_of_work() as session:
         _lock(session, owner)
@@ -68,7 +68,7 @@ def cancel_export(actor: Actor, owner: OwnerKey, wallet_id: str) -> None:
             _announce(session, actor, EventType.WALLET_EXPORT_CANCELLED, owner, wallet_id)
 
 
-def take(actor: Actor, owner: OwnerKey, wallet_id: str, public_key: str) -> tuple[str, KeyTransfer]:
+def take(actor: Actor, owner: OwnerKeyView, wallet_id: str, public_key: str) -> tuple[str, KeyTransfer]:
     """Mark a wallet as exported; return its sealed phrase, and the request.
 
     Raises: InvalidInput, NotFound, WalletFrozen, KeyServiceUnavailable.
@@ -92,7 +92,7 @@ def take(actor: Actor, owner: OwnerKey, wallet_id: str, public_key: str) -> tupl
         raise NotFound("The signer process does not know this request: cancel it, and ask again.") from None
 
 
-def begin_import(owner: OwnerKey) -> tuple[str, str]:
+def begin_import(owner: OwnerKeyView) -> tuple[str, str]:
     """Make an import's key; return its id and the public key. Raises: NotFound, KeyServiceUnavailable."""
     now, import_id = clock.now(), identifiers.new_id()
     sealed, public = custody.assert_network().import_key(custody.import_location(import_id))
@@ -103,7 +103,7 @@ def begin_import(owner: OwnerKey) -> tuple[str, str]:
     return import_id, public
 
 
-def finish_import(actor: Actor, owner: OwnerKey, import_id: str, sealed: str) -> str:
+def finish_import(actor: Actor, owner: OwnerKeyView, import_id: str, sealed: str) -> str:
     """Add the wallet of a sealed phrase to the agent; return its id. Raises: InvalidInput, LimitReached, NotFound."""
     with unit_of_work() as session:
         _lock(session, owner)
@@ -128,7 +128,7 @@ def finish_import(actor: Actor, owner: OwnerKey, import_id: str, sealed: str) ->
     return key.wallet_id
 
 
-def _lock(session: Session, owner: OwnerKey, *, exports: str | None = None) -> None:
+def _lock(session: Session, owner: OwnerKeyView, *, exports: str | None = None) -> None:
     """Lock the agent of an owner; the agent of the operator's wallets has none. Raises: NotFound, WalletFrozen."""
     if owner_keys.lock_owner(session, owner.agent_id).id != owner.id:
         raise NotFound("This owner key was replaced.")
@@ -142,13 +142,13 @@ def _lock(session: Session, owner: OwnerKey, *, exports: str | None = None) -> N
             raise WalletFrozen
 
 
-def _add(session: Session, owner: OwnerKey, **values: Any) -> None:
+def _add(session: Session, owner: OwnerKeyView, **values: Any) -> None:
     session.add(KeyTransfer(owner_key_id=owner.id, **values))
     session.flush()
 
 
 def _announce(
-    session: Session, actor: Actor, what: EventType, owner: OwnerKey, wallet_id: str, **times: datetime
+    session: Session, actor: Actor, what: EventType, owner: OwnerKeyView, wallet_id: str, **times: datetime
 ) -> None:
     """Record what happens to a wallet's keys, for all targets of the owner and the audit log, last in a unit."""
     data = {"agent_id": owner.agent_id, **{name: clock.isoformat(each) for name, each in times.items()}}

@@ -20,7 +20,7 @@ from app.errors import NotFound, SelfRevoke
 from app.events import targets
 from app.idempotency.service import Claim
 from app.identity import api_keys, master_keys, owner_keys
-from app.identity.models import MasterKey
+from app.identity.master_keys import MasterKeyView
 from app.identity.principal import MasterKeyRole
 from app.ports.errors import PortError
 from app.wallets.core import custody
@@ -33,7 +33,7 @@ _log = structlog.get_logger(__name__)
 
 def create_master_key(
     actor: Actor, *, name: str | None, role: MasterKeyRole = MasterKeyRole.ADMIN, owner_email: str | None, claim: Claim
-) -> MasterKey:
+) -> MasterKeyView:
     """Create a master key; it is shown to its creator only now."""
     key = master_keys.mint(role)
     with unit_of_work() as session:
@@ -44,7 +44,7 @@ def create_master_key(
     return created
 
 
-def get_master_key(key_id: str) -> MasterKey:
+def get_master_key(key_id: str) -> MasterKeyView:
     with read_only_unit() as session:
         return master_keys.get(session, key_id)
 
@@ -69,7 +69,7 @@ def bootstrap_master_key(actor: Actor, key: str) -> bool:
     return True
 
 
-def list_master_keys(actor: Actor) -> list[MasterKey]:
+def list_master_keys(actor: Actor) -> list[MasterKeyView]:
     """Return all master keys, and record that the active ones were shown."""
     with read_only_unit() as session:
         found = master_keys.list_all(session)

@@ -25,7 +25,7 @@ from app.errors import LimitReached, NotFound, PayoutRefused, SelfRevoke, Transa
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards
-from app.identity.models import MasterKey
+from app.identity.master_keys import MasterKeyView
 from app.identity.service import AgentSnapshot
 from app.platform import keys, margin, personal_data, schemas
 from app.platform.agents import fleet, service
@@ -303,7 +303,7 @@ def list_master_keys() -> dict[str, Any]:
 )
 @blp.arguments(schemas.MasterKeyBody)
 @blp.response(201, schemas.NewMasterKey)
-def create_master_key(body: dict[str, Any], claim: Claim) -> MasterKey:
+def create_master_key(body: dict[str, Any], claim: Claim) -> MasterKeyView:
     """Create a master key."""
     return keys.create_master_key(_actor(), claim=claim, **body)
 

@@ -19,7 +19,6 @@ from flask.cli import with_appcontext
 
 from app.core.chains import ETH, SOL, USDC, ChainName, Token
 from app.core.foreign import MalformedResponseError
-from app.core.identifiers import require
 from app.core.money import TokenAmount, nanos_from_usd, usd_string
 from app.core.redaction import redaction
 from app.gateway import probes as gateway
@@ -151,7 +150,9 @@ def _query_exchange(exchange: Perpdex, topic: PerpdexTopic) -> str:
     address = ADDRESSES[ChainName.ETHEREUM.family] if topic in _ACCOUNT_TOPICS else None
     symbol = "ETH" if topic is PerpdexTopic.BOOK else None
     document = exchange.fetch(PerpdexQuery(topic, address, symbol)).document
-    return f"{len(require(document, UnexpectedAnswer(f'there is no market of {symbol}')))} entries"
+    if document is None:
+        raise UnexpectedAnswer(f"there is no market of {symbol}")
+    return f"{len(document)} entries"
 
 
 def _explain(error: Exception) -> tuple[Result, str]:

@@ -160,7 +160,7 @@ class ExchangeFeed:
 
 
 def get_public(query: PerpdexQuery) -> ExchangeDocument:
-    """Return public data, at most seconds old, of markets minutes. Raises: PerpdexError."""
+    """Return public data, at most seconds old; a list of markets is minutes old, and stored. Raises: PerpdexError."""
     is_market_list = query.topic is PerpdexTopic.MARKETS
 
     def load() -> ExchangeDocument:

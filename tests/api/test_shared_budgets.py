@@ -254,6 +254,19 @@ def test_budgets_are_listed_changed_and_audited(stage: Stage, ops: Operator) -> 
     assert stage.agent.get("/v1/platform/budgets").status_code == 401
 
 
+def test_what_was_read_of_a_budget_stays_what_it_was(stage: Stage, ops: Operator) -> None:
+    shared, (own, _) = budget(ops, limit_usd=1, members={"agents": [stage.agent.id]}), further_key(stage.agent)
+    with unit_of_work() as session:
+        budgets.lock_all(session)
+        before = budgets.lock(session, [own, shared])
+        budget_counters.add(session, [own, shared], 10**8)
+        budgets.change_budget(session, shared, {"limit_nanos": 2 * 10**9})
+        after = budgets.read(session, [own, shared])
+    read = [[(each.used_nanos, each.limit_nanos, each.remaining_nanos) for each in found] for found in (before, after)]
+    assert read[0] == [(0, None, None), (0, 10**9, 10**9)]
+    assert read[1] == [(10**8, None, None), (10**8, 2 * 10**9, 19 * 10**8)]
+
+
 def test_operators_hear_of_each_threshold_once(stage: Stage, ops: Operator) -> None:
     budget_id = budget(ops, limit_usd=0.01, window="day", members={"agents": [stage.agent.id]})
     assert stage.chat(max_tokens=500).status_code == 200

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -30,7 +31,6 @@ from app.events.targets import Audience, Subscriber
 from app.extensions import db
 from app.identity import owner_keys
 from app.identity import service as identity
-from app.identity.models import OwnerKey
 from app.owner import wallet_keys as service
 from app.payments import treasury
 from app.platform import personal_data
@@ -355,7 +355,7 @@ def test_a_new_owner_key_ends_open_requests(app: Flask, ada: KeyOwner, change: s
             current = owner_keys.find(session, new)
         assert current
         # A request that was checked before the change and acts after it.
-        former = OwnerKey(id=identifiers.new_id(), agent_id=current.agent_id)
+        former = replace(current, id=identifiers.new_id())
         with ada.app.test_request_context(), pytest.raises(NotFound):
             service.request_export(owner_actor(current.id), former, ada.agent.wallet_id)
         # The new owner adds a passkey, asks, and waits.

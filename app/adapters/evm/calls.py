@@ -15,7 +15,7 @@ from web3 import JSONBaseProvider, Web3
 from web3.types import RPCEndpoint, RPCResponse, StateOverride, TxParams
 
 from app.adapters.http_client import HttpClient
-from app.adapters.jsonrpc.calls import EndpointError, RpcCall, RpcError, WrongChainError, accept_any_error, or_none
+from app.adapters.jsonrpc.calls import EndpointError, RpcCall, RpcError, accept_any_error, or_none
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.adapters.jsonrpc.rpc import JsonRpc
 from app.core.chains import ChainName
@@ -216,7 +216,7 @@ class EvmRpc(JsonRpc):
 
         def check(found: int) -> None:
             if units(found) != chain_id:
-                raise WrongChainError
+                raise EndpointError("wrong_chain", perhaps_executed=False)
 
         http = HttpClient(connect_seconds=connect_seconds, total_seconds=read_seconds, max_bytes=_MAX_RESPONSE_BYTES)
         super().__init__(

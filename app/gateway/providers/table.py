@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 import pydantic
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, StringConstraints
+from werkzeug.utils import cached_property
 
 from app.core.money import nanos_from_usd
 from app.core.request_target import RequestTarget
@@ -280,11 +281,12 @@ class Provider(pydantic.BaseModel):
         self._slug, self._least_nanos = slug, least_nanos
         return self
 
-    @property
+    # Each call reads them, and pydantic is slow to find private attributes.
+    @cached_property
     def slug(self) -> str:
         return self._slug
 
-    @property
+    @cached_property
     def x402_floor_nanos(self) -> int:
         """Return the minimum price of a call that is paid for with x402: the row's own, or the service's."""
         return self.x402_price_usd or self._least_nanos

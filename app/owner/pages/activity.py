@@ -13,7 +13,7 @@ from app.core.chains import ChainName
 from app.core.money import usd_string
 from app.core.pagination import PageRequest
 from app.db.unit_of_work import read_only_unit
-from app.identity.models import OwnerKey
+from app.identity.owner_keys import OwnerKeyView
 from app.identity.principal import KeyKind, Principal
 from app.identity.service import AgentSnapshot
 from app.owner.pages import charts, overview
@@ -60,7 +60,7 @@ class Entry(NamedTuple):
 
 
 @session_pages.get(f"{_AGENT}/activity")
-def show_activity(key: OwnerKey) -> Response:
+def show_activity(key: OwnerKeyView) -> Response:
     """Show a page of the agent's activity, or return what the filters find as CSV."""
     agent = agent_of(key)
     with read_only_unit() as session:
@@ -83,7 +83,7 @@ def show_activity(key: OwnerKey) -> Response:
 
 
 @session_pages.get(f"{_AGENT}/activity/<string:transaction_id>")
-def show_transaction(key: OwnerKey, transaction_id: str) -> Response:
+def show_transaction(key: OwnerKeyView, transaction_id: str) -> Response:
     """Show a transaction: its fees, its legs, and why it failed."""
     found = history.get(transaction_id)
     wallet = overview.owned_wallet(key, found.wallet_id)
@@ -94,7 +94,7 @@ def show_transaction(key: OwnerKey, transaction_id: str) -> Response:
 
 
 @session_pages.get(f"{_AGENT}/purchases/<string:purchase_id>")
-def show_purchase(key: OwnerKey, purchase_id: str) -> Response:
+def show_purchase(key: OwnerKeyView, purchase_id: str) -> Response:
     """Show a purchase in a web shop, with its screenshots."""
     purchase = _owned_purchase(key, purchase_id)
     told = purchase.error and advice.advice_on(purchase.error)
@@ -102,7 +102,7 @@ def show_purchase(key: OwnerKey, purchase_id: str) -> Response:
 
 
 @session_pages.get(f"{_AGENT}/purchases/<string:purchase_id>/<string:evidence_id>.png")
-def show_evidence(key: OwnerKey, purchase_id: str, evidence_id: str) -> Response:
+def show_evidence(key: OwnerKeyView, purchase_id: str, evidence_id: str) -> Response:
     return Response(shopping.evidence(_owned_purchase(key, purchase_id), evidence_id), mimetype="image/png")
 
 
@@ -121,7 +121,7 @@ def _spending(agent: AgentSnapshot, wallet_ids: Sequence[str]) -> dict[str, Any]
     }
 
 
-def _owned_purchase(key: OwnerKey, purchase_id: str) -> Purchase:
+def _owned_purchase(key: OwnerKeyView, purchase_id: str) -> Purchase:
     return shopping.get_owned(purchase_id, Principal(KeyKind.AGENT, key.agent_id, key.agent_id, key.agent_id))
 
 

@@ -6,7 +6,7 @@ from flask import Response, request, url_for
 
 from app.core.chains import AddressError, ChainName, address_for_chain
 from app.errors import LimitReached
-from app.identity.models import OwnerKey
+from app.identity.owner_keys import OwnerKeyView
 from app.owner import address_book
 from app.owner.passkeys import service as passkeys
 from app.owner.session import sessions
@@ -16,13 +16,13 @@ _PAGE = "/agents/<string:agent_id>/addresses"
 
 
 @session_pages.get(_PAGE)
-def show_addresses(key: OwnerKey) -> Response:
+def show_addresses(key: OwnerKeyView) -> Response:
     """List the addresses that have names, with the form that names another one."""
     return _render(key, {name: request.args.get(name, "")[:100] for name in ("address", "chain")})
 
 
 @session_pages.post(_PAGE)
-def name_address(key: OwnerKey) -> Response:
+def name_address(key: OwnerKeyView) -> Response:
     """Name an address; first show the known ones that it could be taken for."""
     typed = {name: printable(request.form.get(name, "")).strip() for name in ("name", "address", "chain")}
     typed["name"] = typed["name"][: address_book.MAX_NAME_CHARACTERS]
@@ -49,14 +49,14 @@ def name_address(key: OwnerKey) -> Response:
 
 
 @session_pages.post(f"{_PAGE}/remove")
-def remove_address(key: OwnerKey) -> Response:
+def remove_address(key: OwnerKeyView) -> Response:
     """Remove a name, without asking for the owner key."""
     chain, address = (printable(request.form.get(name, "")) for name in ("chain", "address"))
     address_book.set_name(sessions.acting_owner(key), key.agent_id, chain, address, None)
     return see_other(url_for("owner.show_addresses", agent_id=key.agent_id, done="removed"))
 
 
-def _render(key: OwnerKey, typed: dict[str, str], *, status: int = 200, **values: Any) -> Response:
+def _render(key: OwnerKeyView, typed: dict[str, str], *, status: int = 200, **values: Any) -> Response:
     usual: dict[str, Any] = {"problems": {}, "alike": (), "key_error": "", "done": request.args.get("done")}
     return render_page(
         "addresses.html", status=status, agent=agent_of(key), listed=address_book.entries(key.agent_id), typed=typed,

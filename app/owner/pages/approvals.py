@@ -14,7 +14,7 @@ from app.core import clock
 from app.core.pagination import PageRequest
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound
-from app.identity.models import OwnerKey
+from app.identity.owner_keys import OwnerKeyView
 from app.owner import address_book
 from app.owner.pages import overview
 from app.owner.pages.limits import dollars_of
@@ -44,7 +44,7 @@ class Decision(StrEnum):
 
 
 @session_pages.get(_LIST)
-def show_approvals(key: OwnerKey) -> Response:
+def show_approvals(key: OwnerKeyView) -> Response:
     """List the agent's payments that wait or waited, and the payees that were approved."""
     found = approvals.list_of(_SHOWN, agent_id=key.agent_id)
     with read_only_unit() as session:
@@ -59,7 +59,7 @@ def show_approvals(key: OwnerKey) -> Response:
 
 
 @session_pages.post(f"{_LIST}/payees")
-def withdraw_payee(key: OwnerKey) -> Response:
+def withdraw_payee(key: OwnerKeyView) -> Response:
     """Withdraw the approval of a payee, without asking for the owner key: the agent has to ask again."""
     wallet = overview.owned_wallet(key, request.form.get("wallet_id", ""))
     payee, actor = request.form.get("payee", "")[:253], sessions.acting_owner(key)
@@ -72,7 +72,7 @@ def withdraw_payee(key: OwnerKey) -> Response:
 
 
 @session_pages.post(_ONE)
-def decide(key: OwnerKey, approval_id: str) -> Response:
+def decide(key: OwnerKeyView, approval_id: str) -> Response:
     """Store the decision, then show what the payment is now."""
     approval = _owned(key, approval_id)
     typed = request.form.get("decision", "")
@@ -102,7 +102,9 @@ def decide(key: OwnerKey, approval_id: str) -> Response:
     return see_other(url_for("owner.show_approval", agent_id=key.agent_id, approval_id=approval_id, late=late))
 
 
-def _record(key: OwnerKey, approval: Approval, decision: Decision, method: OwnerMethod, week_nanos: int) -> bool | None:
+def _record(
+    key: OwnerKeyView, approval: Approval, decision: Decision, method: OwnerMethod, week_nanos: int
+) -> bool | None:
     """Store a decision with its evidence and its entry in the audit log, all or nothing; return whether it had effect.
 
     None if a passkey was not accepted. A decision that comes after the expiry, or after another one, has no effect and
@@ -140,7 +142,7 @@ def _waits(approval: Approval) -> bool:
     return approval.status == ApprovalStatus.AWAITING
 
 
-def _owned(key: OwnerKey, approval_id: str) -> Approval:
+def _owned(key: OwnerKeyView, approval_id: str) -> Approval:
     found = approvals.find(approval_id)
     if found is None or found.agent_id != key.agent_id:
         raise page_not_found()
@@ -148,7 +150,7 @@ def _owned(key: OwnerKey, approval_id: str) -> Approval:
 
 
 @session_pages.get(_ONE, endpoint="show_approval")
-def _render(key: OwnerKey, approval_id: str, *, status: int = 200, **errors: Any) -> Response:
+def _render(key: OwnerKeyView, approval_id: str, *, status: int = 200, **errors: Any) -> Response:
     """Show one payment: why its owner is asked, the forms that decide, its facts, and the agent's own words last."""
     approvals.expire_if_due(_owned(key, approval_id))
     approval = _owned(key, approval_id)

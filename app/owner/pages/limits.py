@@ -19,7 +19,7 @@ from app.core.money import NANOS_PER_USD, usd_string
 from app.core.movement_kinds import MovementKind
 from app.core.pagination import PageRequest
 from app.db.unit_of_work import read_only_unit
-from app.identity.models import OwnerKey
+from app.identity.owner_keys import OwnerKeyView
 from app.owner import address_book
 from app.owner.pages import overview
 from app.owner.passkeys import service as passkeys
@@ -59,7 +59,7 @@ _OWNER_KEY_NEEDED = "Enter your owner key, because this change raises a limit or
 
 
 @session_pages.get(_PATH)
-def show_limits(key: OwnerKey, wallet_id: str) -> Response:
+def show_limits(key: OwnerKeyView, wallet_id: str) -> Response:
     """Show the form with a wallet's limits, or with those of a preset, which are not saved yet."""
     wallet = overview.owned_wallet(key, wallet_id)
     values = _form_values(wallet.spending_controls)
@@ -71,7 +71,7 @@ def show_limits(key: OwnerKey, wallet_id: str) -> Response:
 
 
 @session_pages.post(_PATH)
-def save_limits(key: OwnerKey, wallet_id: str) -> Response:
+def save_limits(key: OwnerKeyView, wallet_id: str) -> Response:
     """Save the limits of a wallet, or show first what they change; they apply to the next movement."""
     wallet = overview.owned_wallet(key, wallet_id)
     typed = {name: request.form.get(name, "") for name in (*_DOLLAR_FIELDS, *_ALLOWLIST_FIELDS, *_ASK_FIELDS)}
@@ -152,7 +152,7 @@ def _form_values(controls: Controls | None) -> dict[str, str]:
 
 
 def _render_form(
-    key: OwnerKey, wallet: WalletView, values: Mapping[str, str], *, changes: ControlsChange | None = None,
+    key: OwnerKeyView, wallet: WalletView, values: Mapping[str, str], *, changes: ControlsChange | None = None,
     problems: Mapping[str, str] | None = None, key_error: str = "", status: int = 200,
 ) -> Response:  # fmt: skip
     """Render the form, and above it what a change means, if there is one."""

@@ -20,7 +20,7 @@ from app.errors import NotFound
 from app.events import delivery_log, feed
 from app.events.outbox import EventType
 from app.identity import service as identity
-from app.identity.models import OwnerKey
+from app.identity.owner_keys import OwnerKeyView
 from app.identity.service import AgentSnapshot
 from app.owner import address_book, wallet_keys
 from app.owner.pages import charts
@@ -46,7 +46,7 @@ READS = (TransactionType.TRADING_QUERY.value,)
 """The transactions that are shown only to owners who ask for them: they moved nothing."""
 
 
-def agent_summaries(keys: Sequence[OwnerKey]) -> list[dict[str, Any]]:
+def agent_summaries(keys: Sequence[OwnerKeyView]) -> list[dict[str, Any]]:
     """Return the agents of some owner keys with what they spent today and what waits, for the session's list."""
     found = []
     with read_only_unit() as session:
@@ -60,13 +60,13 @@ def agent_summaries(keys: Sequence[OwnerKey]) -> list[dict[str, Any]]:
     return found
 
 
-def accounts_of(session: Session, key: OwnerKey) -> list[tuple[AgentSnapshot, WalletView | None]]:
+def accounts_of(session: Session, key: OwnerKeyView) -> list[tuple[AgentSnapshot, WalletView | None]]:
     """Return an agent with each of its wallets, or once without one."""
     agent = identity.get_agent(session, key.agent_id)
     return [(agent, wallet) for wallet in wallets.all_of(session, agent.id)] or [(agent, None)]
 
 
-def agent_overview(key: OwnerKey, *, wallet_id: str | None) -> dict[str, Any]:
+def agent_overview(key: OwnerKeyView, *, wallet_id: str | None) -> dict[str, Any]:
     """Return the content of an agent's page, with the given wallet, or the first if none is given.
 
     Raises: NotFound for a wallet of another agent.
@@ -113,7 +113,7 @@ def waiting_approvals(agent_id: str) -> dict[str, Any]:
     return {"waiting": waiting, "to_compare": to_compare, "listed": _MAX_LISTED}
 
 
-def owned_wallet(key: OwnerKey, wallet_id: str) -> WalletView:
+def owned_wallet(key: OwnerKeyView, wallet_id: str) -> WalletView:
     """Return a wallet of the key's agent with its controls. Raises: NotFound, including for other agents' wallets."""
     return wallets.with_controls(wallets.get_owned(wallet_id, agent_id=key.agent_id))
 
@@ -153,7 +153,7 @@ def _incidents(agent: AgentSnapshot, owned: Sequence[WalletView]) -> dict[str, A
     }
 
 
-def _recent_claim_replays(session: Session, agent: AgentSnapshot, key: OwnerKey) -> list[AuditEntryRow]:
+def _recent_claim_replays(session: Session, agent: AgentSnapshot, key: OwnerKeyView) -> list[AuditEntryRow]:
     """Return the latest repetitions of the claim, for a month and until the owner key is replaced."""
     if agent.claimed_at is None or agent.claimed_at < clock.now() - timedelta(days=CHART_DAYS):
         return []

@@ -9,7 +9,7 @@ from flask import Response, request, url_for
 from app.core import clock
 from app.db.unit_of_work import read_only_unit
 from app.errors import ServiceError
-from app.identity.models import OwnerKey
+from app.identity.owner_keys import OwnerKeyView
 from app.owner import wallet_keys
 from app.owner.pages import overview
 from app.owner.passkeys import service as passkeys
@@ -27,7 +27,7 @@ def _signed(view: _View) -> _View:
     """Call a view if a passkey has signed what is sent, which an owner key would not; show why nothing was done."""
 
     @functools.wraps(view)
-    def wrapper(key: OwnerKey, **names: str) -> Response:
+    def wrapper(key: OwnerKeyView, **names: str) -> Response:
         refusal = passkeys.find_refusal(key) if request.form.get("passkey") else _NEEDS_PASSKEY
         if refusal is not None:
             return _render(key, names.get("wallet_id"), status=403, error=refusal)
@@ -42,13 +42,13 @@ def _signed(view: _View) -> _View:
 
 @auth.session_pages.post(_KEYS)
 @_signed
-def request_wallet_keys(key: OwnerKey, wallet_id: str) -> Response:
+def request_wallet_keys(key: OwnerKeyView, wallet_id: str) -> Response:
     wallet_keys.request_export(acting_owner(key), key, overview.owned_wallet(key, wallet_id).id)
     return auth.see_other(url_for("owner.show_wallet_keys", agent_id=key.agent_id, wallet_id=wallet_id))
 
 
 @auth.session_pages.post(f"{_KEYS}/cancel")
-def cancel_wallet_keys(key: OwnerKey, wallet_id: str) -> Response:
+def cancel_wallet_keys(key: OwnerKeyView, wallet_id: str) -> Response:
     """Cancel the request, without asking for a passkey."""
     wallet_keys.cancel_export(acting_owner(key), key, overview.owned_wallet(key, wallet_id).id)
     return auth.see_other(url_for("owner.show_wallet_keys", agent_id=key.agent_id, wallet_id=wallet_id))
@@ -56,7 +56,7 @@ def cancel_wallet_keys(key: OwnerKey, wallet_id: str) -> Response:
 
 @auth.session_pages.post(f"{_KEYS}/take")
 @_signed
-def take_wallet_keys(key: OwnerKey, wallet_id: str) -> Response:
+def take_wallet_keys(key: OwnerKeyView, wallet_id: str) -> Response:
     """Show the phrase, sealed for the public key that the passkey has signed."""
     wallet, public_key = overview.owned_wallet(key, wallet_id), request.form.get("public_key", "")
     sealed, taken = wallet_keys.take(acting_owner(key), key, wallet.id, public_key)
@@ -64,20 +64,20 @@ def take_wallet_keys(key: OwnerKey, wallet_id: str) -> Response:
 
 
 @auth.session_pages.post(_IMPORT)
-def begin_import(key: OwnerKey) -> Response:
+def begin_import(key: OwnerKeyView) -> Response:
     import_id, public_key = wallet_keys.begin_import(key)
     return _render(key, import_id=import_id, public_key=public_key)
 
 
 @auth.session_pages.post(f"{_IMPORT}/<string:import_id>")
 @_signed
-def finish_import(key: OwnerKey, import_id: str) -> Response:
+def finish_import(key: OwnerKeyView, import_id: str) -> Response:
     made = wallet_keys.finish_import(acting_owner(key), key, import_id, request.form.get("sealed", ""))
     return auth.see_other(url_for("owner.show_wallet", agent_id=key.agent_id, wallet_id=made))
 
 
 @auth.session_pages.get(_KEYS, endpoint="show_wallet_keys")
-def _render(key: OwnerKey, wallet_id: str | None = None, *, status: int = 200, **shown: Any) -> Response:
+def _render(key: OwnerKeyView, wallet_id: str | None = None, *, status: int = 200, **shown: Any) -> Response:
     shown |= {"agent": auth.agent_of(key), "prompt": passkeys.prompt_for(key)}
     if wallet_id is None:
         return auth.render_page("import_wallet.html", status=status, **shown)

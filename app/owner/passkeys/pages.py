@@ -8,7 +8,7 @@ from typing import Any
 from flask import Blueprint, Response, request, url_for
 
 from app.errors import LimitReached, NotFound, Unauthorized
-from app.identity.models import OwnerKey
+from app.identity.owner_keys import OwnerKeyView
 from app.owner.passkeys import challenges
 from app.owner.passkeys import service as passkeys
 from app.owner.passkeys.service import PasskeyHolder
@@ -96,7 +96,7 @@ def sign_in_by_passkey() -> Response:
     return auth.set_session_cookie(auth.see_other(page), token)
 
 
-def _owner_page(key: OwnerKey) -> PasskeyPage:
+def _owner_page(key: OwnerKeyView) -> PasskeyPage:
     if request.method == "POST":
         sessions.acting_owner(key)  # from now on, the result of the claim is not repeated
     agent, url = auth.agent_of(key), url_for("owner.show_passkeys", agent_id=key.agent_id)

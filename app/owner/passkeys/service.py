@@ -38,7 +38,7 @@ from app.extensions import Model
 from app.identity import owner_keys
 from app.identity import service as identity
 from app.identity.limits import client_network
-from app.identity.models import OwnerKey
+from app.identity.owner_keys import OwnerKeyView
 from app.owner.passkeys import challenges
 from app.owner.passkeys.challenges import PasskeyPrompt, RelyingParty
 from app.owner.session import auth, sessions
@@ -111,7 +111,7 @@ class PasskeyHolder(Protocol):
 class AgentOwner(PasskeyHolder):
     """The owner of an agent, by the owner key."""
 
-    key: OwnerKey
+    key: OwnerKeyView
     subject_kind = "agent"
     sign_in_purpose = challenges.SIGN_IN
     relying_party = staticmethod(challenges.relying_party)
@@ -320,17 +320,17 @@ def is_signed(holder: PasskeyHolder) -> bool:
         return verify_assertion(session, type(holder), holder.key_id, challenge, assertion) is not None
 
 
-def owner_here(key: OwnerKey) -> AgentOwner:
+def owner_here(key: OwnerKeyView) -> AgentOwner:
     """Return the signed-in owner of an agent."""
     return AgentOwner(key.id, key.agent_id, current_session().id, key)
 
 
-def prompt_for(key: OwnerKey) -> PasskeyPrompt | None:
+def prompt_for(key: OwnerKeyView) -> PasskeyPrompt | None:
     """Return the prompt of a form that asks for the owner key; None if the owner has no passkey."""
     return prompt_of(owner_here(key))
 
 
-def find_refusal(key: OwnerKey) -> str | None:
+def find_refusal(key: OwnerKeyView) -> str | None:
     """Return why the form does not prove that the owner sends it: by the owner key or a passkey; None if it does."""
     owner_key = request.form.get("owner_key", "").strip()
     if request.form.get("passkey"):

@@ -20,7 +20,7 @@ from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound, RateLimited, ServiceError
 from app.identity import limits
 from app.identity import service as identity
-from app.identity.models import OwnerKey
+from app.identity.owner_keys import OwnerKeyView
 from app.identity.service import AgentSnapshot
 from app.owner.session import sessions
 from app.owner.session.sessions import LiveSession
@@ -163,12 +163,12 @@ def current_session() -> LiveSession:
     return require(live_session(), page_not_found())
 
 
-def owner_key_of(agent_id: str) -> OwnerKey:
+def owner_key_of(agent_id: str) -> OwnerKeyView:
     """Return the session's key to an agent. Raises: NotFound, including for other owners' agents."""
     return require(next((key for key in current_session().keys if key.agent_id == agent_id), None), page_not_found())
 
 
-def agent_of(key: OwnerKey) -> AgentSnapshot:
+def agent_of(key: OwnerKeyView) -> AgentSnapshot:
     """Return the agent of an owner key. Raises: NotFound."""
     with read_only_unit() as session:
         return identity.get_agent(session, key.agent_id)
@@ -185,7 +185,7 @@ def set_session_cookie(response: Response, token: str) -> Response:
 
 
 def see_other(path: str) -> Response:
-    """Redirect to the page that shows the result of a form."""
+    """Redirect to the page, or to the application, that shows the result of a form."""
     return redirect(path, 303)  # type: ignore[return-value]
 
 

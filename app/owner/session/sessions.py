@@ -32,7 +32,7 @@ from app.events.targets import Audience, Subscriber
 from app.extensions import Model
 from app.identity import owner_keys
 from app.identity import service as identity
-from app.identity.models import OwnerKey
+from app.identity.owner_keys import OwnerKeyView
 from app.state import app_state
 
 
@@ -73,7 +73,7 @@ class LiveSession:
 
     id: str
     expires_at: datetime
-    keys: tuple[OwnerKey, ...]
+    keys: tuple[OwnerKeyView, ...]
 
 
 def find_session(token: str | None) -> LiveSession | None:
@@ -96,7 +96,7 @@ def find_session(token: str | None) -> LiveSession | None:
 
 def enter_key(
     owner_key: str, *, network: str, current: LiveSession | None = None, previous_token: str | None = None
-) -> tuple[str, OwnerKey]:
+) -> tuple[str, OwnerKeyView]:
     """Add an agent to the current session with its owner key, or begin a session that ends the browser's previous one.
 
     Returns the new token of the session, and the key.
@@ -104,7 +104,7 @@ def enter_key(
     Raises: Unauthorized, RateLimited, LimitReached.
     """
 
-    def enter(session: Session, key: OwnerKey) -> tuple[str, OwnerKey]:
+    def enter(session: Session, key: OwnerKeyView) -> tuple[str, OwnerKeyView]:
         claims.erase_response_of(session, key.agent_id)
         if current is None:
             token = begin_session(session, key, previous_token=previous_token)
@@ -116,7 +116,7 @@ def enter_key(
     return _try_secret(network, partial(owner_keys.find, key_text=owner_key), enter)
 
 
-def begin_session(session: Session, key: OwnerKey, *, previous_token: str | None) -> str:
+def begin_session(session: Session, key: OwnerKeyView, *, previous_token: str | None) -> str:
     """Begin a session of an authenticated owner and return its token; the previous session ends."""
     claims.erase_response_of(session, key.agent_id)
     end_by_token(session, previous_token)
@@ -126,7 +126,7 @@ def begin_session(session: Session, key: OwnerKey, *, previous_token: str | None
 def use_code(code: str, key: str | None, *, network: str) -> tuple[str, str, list[str]]:
     """Make the holder of a code the owner if a new key is given; return agent, kind, and removed email addresses."""
 
-    def use(session: Session, found: tuple[OwnerCode, OwnerKey]) -> tuple[str, str, list[str]]:
+    def use(session: Session, found: tuple[OwnerCode, OwnerKeyView]) -> tuple[str, str, list[str]]:
         used, old = found
         if key is None:
             return old.agent_id, used.kind, []
@@ -173,7 +173,7 @@ def open_claimed_agent(owner_key: str, *, current: str | None) -> tuple[str, lis
     return token, codes
 
 
-def verify_owner_key(typed_key: str, key: OwnerKey, *, network: str) -> bool:
+def verify_owner_key(typed_key: str, key: OwnerKeyView, *, network: str) -> bool:
     """Return whether an owner key entered again is the agent's own; a wrong one is counted. Raises: RateLimited."""
     try:
         find = partial(owner_keys.find, key_text=typed_key, agent_id=key.agent_id)
@@ -182,7 +182,7 @@ def verify_owner_key(typed_key: str, key: OwnerKey, *, network: str) -> bool:
         return False
 
 
-def acting_owner(key: OwnerKey) -> Actor:
+def acting_owner(key: OwnerKeyView) -> Actor:
     """Return the owner as the actor of a change. From the first change on, the claim's result is not repeated."""
     with unit_of_work() as session:
         claims.erase_response_of(session, key.agent_id)
@@ -215,7 +215,7 @@ def list_sessions(current: LiveSession) -> Sequence[Row[str, datetime, datetime]
         return session.execute(found.order_by(OwnerSession.started_at.desc())).all()
 
 
-def replace_owner_key(actor: Actor, current: LiveSession, old: OwnerKey) -> tuple[str, str]:
+def replace_owner_key(actor: Actor, current: LiveSession, old: OwnerKeyView) -> tuple[str, str]:
     """Replace an agent's owner key; return the new one and the session's new token.
 
     The previous key becomes invalid in all other sessions, and for repeating the claim.

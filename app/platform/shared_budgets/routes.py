@@ -15,7 +15,8 @@ from app.errors import LimitReached
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards
-from app.identity.models import Budget, KeyLimit
+from app.identity.api_keys import LimitedKey
+from app.identity.budgets import SharedBudget
 from app.identity.principal import BudgetPeriod
 from app.platform.agents.service import parse_agent_id
 from app.platform.shared_budgets import service as budgets
@@ -102,7 +103,7 @@ class BudgetShape(Schema):
     name = fields.String(required=True)
     parent_id = fields.UUID(required=True, allow_none=True)
     limit_usd = Usd(required=True, allow_none=True, attribute="limit_nanos")
-    window = fields.String(required=True, attribute="period", metadata={"enum": [*BudgetPeriod]})
+    window = fields.Enum(BudgetPeriod, by_value=True, required=True, attribute="period", metadata={"type": "string"})
     used_usd = Usd(required=True, attribute="used_nanos")
     remaining_usd = Usd(required=True, allow_none=True, attribute="remaining_nanos")
     resets_at = Instant(required=True, allow_none=True)
@@ -124,7 +125,7 @@ blp = Blueprint("platform_budgets", guard=guards.MASTER_KEY, url_prefix="/v1/pla
 @blp.arguments(NewBudget)
 @blp.response(201, BudgetShape)
 @blp.raises(LimitReached)
-def create_budget(body: dict[str, Any], claim: Claim) -> Budget:
+def create_budget(body: dict[str, Any], claim: Claim) -> SharedBudget:
     """Create a budget that agents, keys and wallets share."""
     return budgets.create(current_actor(), columns_of(body), claim=claim)
 
@@ -132,14 +133,14 @@ def create_budget(body: dict[str, Any], claim: Claim) -> Budget:
 @blp.get("/budgets")
 @blp.arguments(BudgetQuery, location="query")
 @blp.response(200, BudgetPage)
-def list_budgets(query: dict[str, Any]) -> Page[Budget]:
+def list_budgets(query: dict[str, Any]) -> Page[SharedBudget]:
     """List budgets with what is left of them, oldest first."""
     return budgets.list_budgets(**query)
 
 
 @blp.get("/budgets/<string:budget_id>")
 @blp.response(200, BudgetShape)
-def get_budget(budget_id: str) -> Budget:
+def get_budget(budget_id: str) -> SharedBudget:
     """Read a budget, and what is left of it."""
     return budgets.get(budget_id)
 
@@ -147,7 +148,7 @@ def get_budget(budget_id: str) -> Budget:
 @blp.patch("/budgets/<string:budget_id>")
 @blp.arguments(BudgetChanges)
 @blp.response(200, BudgetShape)
-def change_budget(body: dict[str, Any], budget_id: str) -> Budget:
+def change_budget(body: dict[str, Any], budget_id: str) -> SharedBudget:
     """Change a budget; what was used stays used."""
     assert_any_field(body, BudgetChanges)
     return budgets.change(current_actor(), budget_id, columns_of(body))
@@ -155,7 +156,7 @@ def change_budget(body: dict[str, Any], budget_id: str) -> Budget:
 
 @blp.delete("/budgets/<string:budget_id>")
 @blp.response(200, BudgetShape)
-def delete_budget(budget_id: str) -> Budget:
+def delete_budget(budget_id: str) -> SharedBudget:
     """Delete a budget; its members then spend without it."""
     return budgets.delete(current_actor(), budget_id)
 
@@ -178,7 +179,7 @@ def create_agent_key(body: dict[str, Any], agent_id: str, claim: Claim) -> Any:
 @blp.get("/agents/<string:agent_id>/keys")
 @blp.arguments(PageQuery, location="query")
 @blp.response(200, LimitedKeyPage)
-def list_agent_keys(query: dict[str, Any], agent_id: str) -> Page[KeyLimit]:
+def list_agent_keys(query: dict[str, Any], agent_id: str) -> Page[LimitedKey]:
     """List an agent's further keys, masked, with what is left of their budgets."""
     return agent_keys.list_keys(parse_agent_id(agent_id), query["page"])
 
@@ -186,7 +187,7 @@ def list_agent_keys(query: dict[str, Any], agent_id: str) -> Page[KeyLimit]:
 @blp.patch("/agents/<string:agent_id>/keys/<string:key_id>")
 @blp.arguments(KeyChanges)
 @blp.response(200, LimitedKeyShape)
-def change_agent_key(body: dict[str, Any], agent_id: str, key_id: str) -> KeyLimit:
+def change_agent_key(body: dict[str, Any], agent_id: str, key_id: str) -> LimitedKey:
     """Change the limits of an agent's further key; they apply from its next call on."""
     assert_any_field(body, KeyChanges)
     return agent_keys.change(current_actor(), parse_agent_id(agent_id), key_id, body)
@@ -194,6 +195,6 @@ def change_agent_key(body: dict[str, Any], agent_id: str, key_id: str) -> KeyLim
 
 @blp.delete("/agents/<string:agent_id>/keys/<string:key_id>")
 @blp.response(200, LimitedKeyShape)
-def revoke_agent_key(agent_id: str, key_id: str) -> KeyLimit:
+def revoke_agent_key(agent_id: str, key_id: str) -> LimitedKey:
     """Revoke an agent's further key at once."""
     return agent_keys.revoke(current_actor(), parse_agent_id(agent_id), key_id)

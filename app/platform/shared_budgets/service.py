@@ -26,7 +26,6 @@ from app.idempotency.service import Claim
 from app.identity import budget_counters, budgets
 from app.identity import service as identity
 from app.identity.budgets import SharedBudget
-from app.identity.models import Budget, KeyLimit
 from app.spending import accounts as spending_accounts
 from app.spending import shared_budgets as payments
 from app.wallets.core import wallets
@@ -34,7 +33,7 @@ from app.wallets.core import wallets
 _PERIOD, _LEASE = timedelta(minutes=1), timedelta(seconds=30)
 
 
-def create(actor: Actor, values: Mapping[str, Any], *, claim: Claim) -> Budget:
+def create(actor: Actor, values: Mapping[str, Any], *, claim: Claim) -> SharedBudget:
     """Create a budget. Raises: InvalidInput, LimitReached."""
     with unit_of_work() as session:
         _lock_tagged(session, values)
@@ -44,7 +43,7 @@ def create(actor: Actor, values: Mapping[str, Any], *, claim: Claim) -> Budget:
         return _changed(session, actor, AuditAction.BUDGET_CREATED, budget_id)
 
 
-def change(actor: Actor, budget_id: str, values: Mapping[str, Any]) -> Budget:
+def change(actor: Actor, budget_id: str, values: Mapping[str, Any]) -> SharedBudget:
     """Change a budget, from the next spending on. Raises: NotFound, InvalidInput."""
     with unit_of_work() as session:
         _lock_tagged(session, values)
@@ -53,7 +52,7 @@ def change(actor: Actor, budget_id: str, values: Mapping[str, Any]) -> Budget:
         return _changed(session, actor, AuditAction.BUDGET_CHANGED, budget_id)
 
 
-def delete(actor: Actor, budget_id: str) -> Budget:
+def delete(actor: Actor, budget_id: str) -> SharedBudget:
     """Delete a budget, and return it. Raises: NotFound, InvalidInput."""
     with unit_of_work() as session:
         found = budgets.get(session, budget_id)
@@ -62,13 +61,13 @@ def delete(actor: Actor, budget_id: str) -> Budget:
     return found
 
 
-def get(budget_id: str) -> Budget:
+def get(budget_id: str) -> SharedBudget:
     """Return a budget. Raises: NotFound."""
     with read_only_unit() as session:
         return budgets.get(session, budget_id)
 
 
-def list_budgets(page: PageRequest, *, agent_id: str | None = None) -> Page[Budget]:
+def list_budgets(page: PageRequest, *, agent_id: str | None = None) -> Page[SharedBudget]:
     """Return a page of budgets, oldest first: all, or those that an agent, its keys or its wallets belong to."""
     with read_only_unit() as session:
         wallet_ids = [] if agent_id is None else [each.id for each in wallets.all_of(session, agent_id)]
@@ -108,11 +107,11 @@ def check(session: Session) -> list[str]:
     ]
 
 
-def _changed(session: Session, actor: Actor, action: AuditAction, budget_id: str) -> Budget:
+def _changed(session: Session, actor: Actor, action: AuditAction, budget_id: str) -> SharedBudget:
     found = budgets.get(session, budget_id)
     after = {
         "name": found.name, "limit_usd": found.limit_nanos and usd_string(found.limit_nanos),
-        "window": found.period, "members": {kind: len(each) for kind, each in found.members.items()},
+        "window": found.period.value, "members": {kind: len(each) for kind, each in found.members.items()},
     }  # fmt: skip
     trail.record(session, actor, AuditEvent(action, budget_id, after=after))
     return found
@@ -134,10 +133,12 @@ def _lock_tagged(session: Session, values: Mapping[str, Any]) -> None:
 
 
 def _announce(session: Session, budget: SharedBudget, percent: int) -> None:
-    kind, account_id = ("key", budget.account_id) if isinstance(budget, KeyLimit) else ("budget", None)
+    kind = "budget" if budget.account_id is None else "key"
     data = {
-        f"{kind}_id": budget.id, f"{kind}_name": budget.name, "window": budget.period, "percent": percent,
+        f"{kind}_id": budget.id, f"{kind}_name": budget.name, "window": budget.period.value, "percent": percent,
         "limit_usd": usd_string(budget.limit_nanos or 0), "spent_usd": usd_string(budget.used_nanos),
         "resets_at": budget.resets_at and clock.isoformat(budget.resets_at),
     }  # fmt: skip
-    outbox.record(session, EventType.BUDGET_THRESHOLD_REACHED, agent_id=account_id, object_id=budget.id, data=data)
+    outbox.record(
+        session, EventType.BUDGET_THRESHOLD_REACHED, agent_id=budget.account_id, object_id=budget.id, data=data
+    )
