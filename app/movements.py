@@ -1,4 +1,4 @@
-"""All kinds of movements. Approvals, workers, MCP and the owner's pages read this list."""
+"""All kinds of movements. Approvals, workers and the owner's pages read this list."""
 
 from collections.abc import Mapping
 from typing import Any

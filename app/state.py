@@ -83,6 +83,8 @@ class AppState:
     """Remove the rows of higher layers that depend on a deleted wallet, inside its unit."""
     gas_sponsor: Callable[[ChainName, int], GasSponsor]
     """Returns the service's wallet that pays network fees on a chain. Raises: Rejected("gas_unavailable")."""
+    is_address_named: Callable[[str, str, str], bool]
+    """Returns whether the owner of an agent has named an address of a chain; agents cannot."""
     balance_readers: Mapping[ChainName, Executor]
     verified_networks: set[str]
     """The network that the stored keys belong to, once that was checked."""

@@ -96,6 +96,9 @@ def _check_call(intended: Intended, target: CallTarget, deployment: EvmDeploymen
         uniswap.assert_encodes(deployment, target, _swap_in(intended, target))
     else:
         require(intended.may_pay, "hold_missing")
+        contract = intended.amount.token.contract
+        # No call but a transfer, and of no contract that a wallet uses otherwise: USDC counts against the limits.
+        require(contract is None or deployment.known_contract(contract) is None, "not_a_foreign_token")
         meant = TransferIntent(intended.evm_address, intended.recipient, intended.amount)
         require(target == transactions.target_of(meant, {}, usdc=deployment.usdc), "not_as_recorded")
 

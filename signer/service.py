@@ -11,7 +11,7 @@ from sqlalchemy import bindparam, select
 from app.authenticated import RowChanged, RowSeal, seal_of
 from app.capacity.single_flight_cache import SingleFlightCache
 from app.core import clock
-from app.core.chains import TOKENS_BY_SYMBOL, USDC, ChainName
+from app.core.chains import USDC, ChainName, token_named
 from app.core.money import TokenAmount
 from app.db.group_commit import KeptConnection
 from app.db.prepared import PreparedRead
@@ -24,6 +24,7 @@ from app.spending.holds import SpendingHoldState
 from app.spending.models import SpendingHold
 from app.state import app_state
 from app.wallets.core import custody
+from app.wallets.core.lifecycle import TransactionType
 from app.wallets.core.models import KeyTransfer, SigningIntent, Wallet, WalletKey
 from signer import evm_checks, solana_checks
 from signer.intended import Intended, Refused, Signable, require
@@ -165,7 +166,9 @@ class SignerService:
 
 
 def _intended(row: Any) -> Intended:
-    amount, is_service = TokenAmount(row.amount_units, TOKENS_BY_SYMBOL[row.currency]), row.agent_id == OWNER_AGENT_ID
+    amount, is_service = TokenAmount(row.amount_units, token_named(row.currency)), row.agent_id == OWNER_AGENT_ID
+    # As anything else, a foreign token would be taken for a known one.
+    require(amount.token.contract is None or row.kind == TransactionType.WITHDRAWAL, "not_as_recorded")
     least_nanos = 0
     if amount.token == USDC and row.kind not in _LOSSES:
         least_nanos = amount.units * _NANOS_PER_USDC_UNIT * _LEAST_PERCENT // 100

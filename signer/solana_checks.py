@@ -15,6 +15,7 @@ from solders.message import MessageV0, from_bytes_versioned, to_bytes_versioned
 from solders.pubkey import Pubkey
 from solders.system_program import ID as SYSTEM_PROGRAM
 from solders.token import ID as TOKEN_PROGRAM
+from solders.token.associated import get_associated_token_address as account_of
 from spl.token.constants import ASSOCIATED_TOKEN_PROGRAM_ID, WRAPPED_SOL_MINT
 
 from app.adapters.bridges import deployments as bridges
@@ -129,6 +130,8 @@ def _payment(found: _Message, rest: Sequence[Step], meant: Sequence[Intended]) -
             receivers = [found.token_account(each.recipient) for each in meant]
             require(step.accounts[1] in receivers, "not_as_recorded")
             continue
+        if any(_creates_for(step, each) for each in meant if each.amount.token.contract is not None):
+            continue
         match = next((each for each in open_intents if _pays(found, step, each)), None)
         require(match is not None, "not_as_recorded")
         assert match is not None  # noqa: S101 - for the type checker
@@ -145,11 +148,37 @@ def _pays(found: _Message, step: Step, intended: Intended) -> bool:
         data = struct.pack("<IQ", _TRANSFER, units)
         to = Pubkey.from_string(intended.recipient)
         return (step.program, step.data, list(step.accounts[:2])) == (SYSTEM_PROGRAM, data, [found.owner, to])
+    if intended.amount.token.contract is not None:
+        return _pays_foreign(found, step, intended)
     data = struct.pack("<BQB", _TRANSFER_CHECKED, units, USDC.decimals)
     own, to = found.token_account(found.owner), found.token_account(intended.recipient)
     return (step.program, step.data, list(step.accounts[:4])) == (
         TOKEN_PROGRAM, data, [own, found.mint, to, found.owner],
     )  # fmt: skip
+
+
+def _pays_foreign(found: _Message, step: Step, intended: Intended) -> bool:
+    """Return whether a step transfers a recorded foreign token; USDC counts against the limits, and is none."""
+    token, program = intended.amount.token, step.program
+    mint = Pubkey.from_string(str(token.contract))
+    require(mint != found.mint and program in tokens.TOKEN_PROGRAMS, "not_a_foreign_token")
+    data = struct.pack("<BQB", _TRANSFER_CHECKED, intended.amount.units, token.decimals)
+    to = account_of(Pubkey.from_string(intended.recipient), mint, program)
+    accounts = [account_of(found.owner, mint, program), mint, to, found.owner]
+    # One more is the reference; a hook of the token would need others.
+    return (step.data, list(step.accounts[:4])) == (data, accounts) and len(step.accounts) <= len(accounts) + 1
+
+
+def _creates_for(step: Step, intended: Intended) -> bool:
+    """Return whether a step creates the recipient's account for a recorded foreign token."""
+    if step.program != ASSOCIATED_TOKEN_PROGRAM_ID or step.data != bytes([_CREATE_IDEMPOTENT]):
+        return False
+    payer, recipient = Pubkey.from_string(intended.solana_address), Pubkey.from_string(intended.recipient)
+    mint = Pubkey.from_string(str(intended.amount.token.contract))
+    return any(
+        list(step.accounts) == [payer, account_of(recipient, mint, each), recipient, mint, SYSTEM_PROGRAM, each]
+        for each in tokens.TOKEN_PROGRAMS
+    )
 
 
 def _creates_account(found: _Message, step: Step, *mints: Pubkey) -> bool:

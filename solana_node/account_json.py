@@ -57,6 +57,8 @@ def _data_json(chain: Chain, account: Account, config: JsonObject) -> JsonObject
 def _parse(chain: Chain, account: Account) -> JsonObject | None:
     program = "spl-token-2022" if str(account.owner) == TOKEN_2022 else "spl-token"
     token_account = tokens.read_token_account(account)
+    if token_account and tokens.read_mint(chain.account(token_account.mint)) is None:
+        return None  # its decimals are unknown
     if token_account:
         kind, fields = "account", _token_account_fields(chain, token_account)
     elif mint := tokens.read_mint(account):

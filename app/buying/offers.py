@@ -70,7 +70,6 @@ class PaymentOffer:
     requirements: Mapping[str, Any]
     chain: ChainName
     network: str
-    asset: str
     recipient: str
     amount: TokenAmount
     validity_seconds: int
@@ -235,7 +234,7 @@ def _read_offer(
     if not _is_resource_of(host, terms.resource if terms.version == _V2 else {"url": stated.get("resource")}):
         raise Rejected("resource_of_another_host")
     amount = TokenAmount(_units(terms, stated), USDC)
-    return PaymentOffer(terms, stated, chain, network, own_asset, recipient, amount, _validity_seconds(stated))
+    return PaymentOffer(terms, stated, chain, network, recipient, amount, _validity_seconds(stated))
 
 
 def _units(terms: PaymentTerms, stated: Mapping[str, Any]) -> int:

@@ -231,7 +231,11 @@ def _choose(wallet: WalletView, order: FetchOrder, unpaid: SellerAnswer) -> _Pre
     )  # fmt: skip
     failures: list[errors.ServiceError] = []
     for offer in payable:
-        movement = _movement(wallet, order, offer)
+        movement = Movement(
+            wallet=wallet, type=TransactionType.PAYMENT, kind=MovementKind.X402, chain=offer.chain,
+            recipient=offer.recipient, payee=offer.recipient, amount=offer.amount, value_nanos=offer.price_nanos,
+            domain=order.request.host, session_id=order.session_id,
+        )  # fmt: skip
         try:
             try:
                 with read_only_unit() as session:
@@ -239,7 +243,7 @@ def _choose(wallet: WalletView, order: FetchOrder, unpaid: SellerAnswer) -> _Pre
             except errors.ApprovalRequired:
                 # The owner is not asked for what the balance does not cover, as far as the chain can be read now.
                 with suppress(Unreachable):
-                    _affordable_funds(movement)
+                    authorizations.read_funds(movement)
                 raise
             with read_only_unit() as session:
                 records.check_payee(session, wallet.id, order.request.host, offer)
@@ -252,31 +256,15 @@ def _choose(wallet: WalletView, order: FetchOrder, unpaid: SellerAnswer) -> _Pre
     raise failures[0]
 
 
-def _affordable_funds(movement: Movement) -> AvailableFunds:
-    """Return a balance that covers a payment. Raises: NotAffordable, Unreachable."""
-    funds = authorizations.read_funds(movement)
-    with read_only_unit() as session:
-        authorizations.assert_affordable(session, movement, funds)
-    return funds
-
-
 def _prepare(movement: Movement, offer: PaymentOffer) -> _PreparedPayment:
     """Read the balance and what signing needs of the chain. Raises: NotAffordable, Rejected, Unreachable."""
-    funds = _affordable_funds(movement)
+    funds = authorizations.read_funds(movement)
     intent = PaymentIntent(
         movement.sender, offer.recipient, offer.amount.units, offer.validity_seconds,
         offer.extra, offer.terms.answerable, funds.block, offer.nonce,
     )  # fmt: skip
     prepared = app_state().ports.payment_signers[offer.chain].prepare(intent)
     return _PreparedPayment(offer, movement, funds, intent, prepared)
-
-
-def _movement(wallet: WalletView, order: FetchOrder, offer: PaymentOffer) -> Movement:
-    return Movement(
-        wallet=wallet, type=TransactionType.PAYMENT, kind=MovementKind.X402, chain=offer.chain,
-        recipient=offer.recipient, payee=offer.recipient, amount=offer.amount, value_nanos=offer.price_nanos,
-        domain=order.request.host, session_id=order.session_id,
-    )  # fmt: skip
 
 
 def _record(wallet: WalletView, request: SellerRequest, chosen: _PreparedPayment, *, claim: Claim) -> ServicePurchase:

@@ -28,10 +28,18 @@ class ChainName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token by symbol; a symbol has the same number of decimals on every chain served."""
+    """A token by symbol; a symbol has the same number of decimals on every chain served.
+
+    That of a foreign token, which this service does not know, is its contract or mint, a colon, and its decimals.
+    """
 
     symbol: str
     decimals: int
+
+    @property
+    def contract(self) -> str | None:
+        address, colon, _ = self.symbol.partition(":")
+        return address if colon else None
 
 
 ETH = Token("ETH", 18)
@@ -39,6 +47,16 @@ SOL = Token("SOL", 9)
 USDC = Token("USDC", 6)
 
 TOKENS_BY_SYMBOL = {token.symbol: token for token in (ETH, SOL, USDC)}
+
+MAX_DECIMALS = 36
+"""A foreign token that claims more, or no number, is counted in base units."""
+
+
+def token_named(symbol: str) -> Token:
+    """Return a token by its symbol, known or foreign. Raises: LookupError, ValueError."""
+    _, colon, decimals = symbol.partition(":")
+    return Token(symbol, int(decimals)) if colon else TOKENS_BY_SYMBOL[symbol]
+
 
 _NATIVE = {ChainName.ETHEREUM: ETH, ChainName.BASE: ETH, ChainName.SOLANA: SOL}
 

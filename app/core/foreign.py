@@ -73,6 +73,11 @@ U64Digits = Annotated[U64, BeforeValidator(_from_digits)]
 U256Digits = Annotated[int, Field(strict=True, ge=0, lt=2**256), BeforeValidator(_from_digits)]
 
 
+def claimed_text(raw: bytes) -> str | None:
+    """Return what others named something, in at most 64 printable characters, or None."""
+    return "".join(filter(str.isprintable, raw[:1024].decode(errors="ignore"))).strip()[:64] or None
+
+
 def reader(kind: Any) -> Callable[[object], Any]:
     """Return the same as `ForeignModel.read` for any other type."""
     adapter = cache(lambda: TypeAdapter(kind))

@@ -61,12 +61,12 @@ class ClaimedWallet(RegisteredWallet):
 class ClaimResponse(Schema):
     """The agent, with its key and the owner's. A repeated response without the receipt omits two fields."""
 
-    agent_id = fields.String(required=True, data_key="agentId")
-    name = fields.String(required=True)
+    agent_id = fields.String(required=True, data_key="agentId", attribute="agent.id")
+    name = fields.String(required=True, attribute="agent.name")
     email = fields.String(required=True, allow_none=True)
     api_key = fields.String(required=True, data_key="apiKey")
     credits_usd = Usd(required=True, attribute="credits_nanos")
-    created_at = Instant(required=True)
+    created_at = Instant(required=True, attribute="agent.created_at")
     claimed_at = Instant(required=True)
     owner_key = fields.String(data_key="ownerKey")
     claim_receipt = fields.String(data_key="claimReceipt")

@@ -19,18 +19,17 @@ from app.db.unit_of_work import unit_of_work
 from app.device import guess_limits
 from app.errors import AlreadyClaimed, EmailMismatch, InvalidInput, NotFound, RateLimited, ServiceError
 from app.identity import service as identity
+from app.identity.service import AgentSnapshot
 from app.wallets.core import wallets
 from app.wallets.core.wallets import WalletView
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedAgent:
-    agent_id: str
-    name: str
+    agent: AgentSnapshot
     email: str | None
     api_key: str = field(repr=False)
     credits_nanos: int
-    created_at: datetime
     claimed_at: datetime
     owner_key: str | None = field(repr=False)
     """None in a replay to a client without the claim's receipt."""
@@ -124,9 +123,8 @@ def _claimed_agent(session: Session, agent_id: str, owner_key: str | None, recei
         # The agent may have deleted its wallets; it can be claimed all the same.
         wallet = None
     return ClaimedAgent(
-        agent_id=agent.id, name=agent.name, email=agent.email or agent.claimed_email,
-        api_key=identity.reveal_api_key(session, agent_id),
-        credits_nanos=credit_accounts.balance(session, agent_id).credits_nanos, created_at=agent.created_at,
+        agent=agent, email=agent.email or agent.claimed_email, api_key=identity.reveal_api_key(session, agent_id),
+        credits_nanos=credit_accounts.balance(session, agent_id).credits_nanos,
         claimed_at=agent.claimed_at or clock.now(), owner_key=owner_key, claim_receipt=receipt, wallet=wallet,
     )  # fmt: skip
 

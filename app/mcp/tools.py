@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.movements import KINDS
-
 REQUEST_ID = "request_id"
 CALL_SERVICE = "call_service"
 
@@ -32,11 +30,6 @@ class McpTool:
 
 _FILE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 TOOLS = {name: McpTool(name, **stated) for name, stated in _FILE["tools"].items()}
-TOOLS |= {
-    each.name: McpTool(each.name, each.description, each.endpoint, moves_money=True, open_world=True)
-    for kind in KINDS.values()
-    if (each := kind.tool)
-}
 TEXTS: Mapping[str, Mapping[str, str]] = _FILE["texts"]
 """What arguments and members of results mean, where no OpenAPI document says it."""
 RESOURCES: Mapping[str, Mapping[str, str]] = _FILE["resources"]

@@ -1,4 +1,4 @@
-"""The names that an owner gives addresses. They are only shown, on the pages where the owner decides by them.
+"""The names that an owner gives addresses, shown where the owner decides by them; foreign tokens go to no others.
 
 The only writer of `address_names`; agents can neither read nor write it.
 """
@@ -55,6 +55,12 @@ def entries(agent_id: str) -> Sequence[AddressName]:
             shown = [row for row in rows if seal.accepts(session, row)]
         cache[agent_id] = sorted(shown, key=lambda each: (each.name.casefold(), each.chain))
     return cache[agent_id]
+
+
+def is_named(agent_id: str, chain: str, address: str) -> bool:
+    with read_only_unit() as session:
+        row = session.get(AddressName, (agent_id, chain, address))
+        return row is not None and seal_of(AddressName).accepts(session, row)
 
 
 def set_name(actor: Actor, agent_id: str, chain: str, address: str, name: str | None) -> None:

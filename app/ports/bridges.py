@@ -58,6 +58,10 @@ class BridgeOffer:
     is_refundable: bool = False
     shortage: Mapping[str, str] | None = None
 
+    @property
+    def fee(self) -> TokenAmount:
+        return TokenAmount(self.fee_units, self.request.amount.token)
+
 
 @dataclass(frozen=True, slots=True)
 class BridgeStep:

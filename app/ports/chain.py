@@ -254,6 +254,16 @@ class Balances:
 
 
 @dataclass(frozen=True, slots=True)
+class ForeignToken:
+    """A token that this service does not know, what it calls itself, and why it cannot be withdrawn."""
+
+    amount: TokenAmount
+    symbol: str | None
+    name: str | None
+    refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EndpointStatus:
     """The state of one endpoint, by its position in the operator's list; `problem` is None if it is usable."""
 
@@ -293,6 +303,9 @@ class Chain(Protocol):
 
     def balances(self, address: str) -> Balances:
         """Read all supported tokens of an address at one block."""
+
+    def foreign_tokens(self, address: str, scan_state: Terms) -> Sequence[ForeignToken]:
+        """Read the foreign tokens of an address, as far as its scans found any; no token can hide another one."""
 
     def recipient_rejection(self, recipient: str, token: Token) -> str | None:
         """Return why a recipient can never be paid (burn address, contract that keeps it, …), or None. No network."""

@@ -23,7 +23,7 @@ from app.shopping.models import Purchase
 from app.shopping.orders import PurchaseOrder
 from app.state import app_state
 from app.wallets.core.wallets import WalletView
-from app.wallets.kinds.definition import MovementDefinition, Tool
+from app.wallets.kinds.definition import MovementDefinition
 from app.web.blueprint import Blueprint, Guard
 from app.web.client_request import ClientRequest, current_request, wait_seconds
 from app.web.request_bodies import decoded_body
@@ -48,10 +48,6 @@ def _buy(wallet: WalletView, order: PurchaseOrder, *, wait_seconds: Decimal | No
 
 PURCHASE = MovementDefinition(
     name=MovementKind.PURCHASE, title="Purchase", body=schemas.BuyBody(), parse=_parse, send=_buy, takes_hold=True,
-    tool=Tool(
-        "buy", "shopping.buy",
-        "Buy a product in a web shop. Read the purchase with get_purchase until it is no longer queued or running.",
-    ),
 )  # fmt: skip
 
 

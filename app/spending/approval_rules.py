@@ -10,11 +10,12 @@ from app.spending.policy import Controls, SpendingRequest
 
 
 class ApprovalReason(StrEnum):
-    """The controls that make a payment wait for its owner."""
+    """The controls that make a payment wait for its owner; a foreign token does whatever they are."""
 
     THRESHOLD = "approval_threshold_usd"
     NEW_RECIPIENT = "approve_new_recipients"
     NEW_DOMAIN = "approve_new_domains"
+    FOREIGN_TOKEN = "foreign_token"  # noqa: S105 - a rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ def approval_reasons(
     `known` has the payees that the owner approved before. A value of 0 moves nothing, and is never asked for. An
     allowlist is the owner's: what is on it is not new.
     """
+    if request.is_foreign and not _is_approved(request):
+        return [ApprovalReason.FOREIGN_TOKEN]
     if controls is None or not controls.asks or request.value_nanos == 0:
         return []
     if request.is_network_fee or _is_approved(request):

@@ -32,6 +32,7 @@ _ENDED = text("spending_holds.state <> 'held'")
 _APPROVAL_MESSAGES: Mapping[ApprovalReason, str] = {
     ApprovalReason.THRESHOLD: "The payment exceeds the amount above which the wallet's owner must approve it.",
     ApprovalReason.NEW_RECIPIENT: "The owner must approve the wallet's first payment to each recipient.",
+    ApprovalReason.FOREIGN_TOKEN: "The owner must approve each withdrawal of a token that this service does not know.",
     ApprovalReason.NEW_DOMAIN: "The owner must approve the wallet's first payment at each domain.",
 }
 
@@ -314,7 +315,7 @@ def _assert_approved(
 
     Raises: ApprovalRequired.
     """
-    if rules is None or not rules.asks:
+    if not request.is_foreign and (rules is None or not rules.asks):
         return None
     known = accounts.known_payees(session, account.wallet_id, approval_rules.payees_of(request), account.today)
     reasons = approval_rules.approval_reasons(rules, request, known)

@@ -117,7 +117,8 @@ class SpendingRequest:
     A value of None means that no price is known: it counts 0, and is refused if a dollar limit applies. Without a
     recipient or a domain, that allowlist does not apply. `session_id` names a session that narrows the limits;
     `approved` is what its owner approved; a network fee in USDC needs no approval, like one in the native token. What
-    buys credits counts in no shared budget, because the calls that they pay for do.
+    buys credits counts in no shared budget, because the calls that they pay for do. A foreign token has no value, so
+    that limits cannot hold it back: its owner is always asked.
     """
 
     value_nanos: int | None
@@ -128,6 +129,7 @@ class SpendingRequest:
     approved: ApprovedPayment | None = None
     is_network_fee: bool = False
     buys_credits: bool = False
+    is_foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True)

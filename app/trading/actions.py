@@ -131,19 +131,19 @@ def round_price(requested: Decimal, *, size_decimals: int, is_buy: bool) -> Deci
     finest = -max(0, _PRICE_DECIMALS - size_decimals)
     figures = min(0, requested.adjusted() - (_SIGNIFICANT_FIGURES - 1))
     rounding = ROUND_FLOOR if is_buy else ROUND_CEILING
-    step = Decimal(1).scaleb(max(finest, figures))
-    on_grid = requested.quantize(step, rounding=rounding, context=_WIDE_CONTEXT).normalize(_WIDE_CONTEXT)
-    if on_grid == 0:
-        raise GridError(f"is below the market's smallest price, {Decimal(1).scaleb(finest):f}")
-    return on_grid
+    return _on_grid(requested, max(finest, figures), rounding, f"price, {Decimal(1).scaleb(finest):f}")
 
 
 def round_size(requested: Decimal, *, size_decimals: int) -> Decimal:
     """Return the size rounded down to the grid. Raises: GridError if that is zero."""
-    smallest = Decimal(1).scaleb(-size_decimals)
-    on_grid = requested.quantize(smallest, rounding=ROUND_FLOOR, context=_WIDE_CONTEXT).normalize(_WIDE_CONTEXT)
+    return _on_grid(requested, -size_decimals, ROUND_FLOOR, f"size, {Decimal(1).scaleb(-size_decimals):f}")
+
+
+def _on_grid(requested: Decimal, exponent: int, rounding: str, smallest: str) -> Decimal:
+    step = Decimal(1).scaleb(exponent)
+    on_grid = requested.quantize(step, rounding=rounding, context=_WIDE_CONTEXT).normalize(_WIDE_CONTEXT)
     if on_grid == 0:
-        raise GridError(f"is below the market's smallest size, {smallest:f}")
+        raise GridError(f"is below the market's smallest {smallest}")
     return on_grid
 
 
@@ -240,9 +240,8 @@ def _cancel_all(wallet: WalletView, parameters: Parameters) -> PreparedAction:
     # A frozen agent costs no request to the exchange.
     _assert_allowed(wallet)
     # The exchange has no such action: cancel each open order.
-    query = PerpdexQuery(PerpdexTopic.ORDERS, address=exchange_address(wallet))
     try:
-        document = exchange_client.fetch(query, wallet_id=wallet.id)
+        document = _account_query(PerpdexTopic.ORDERS, wallet)
     except PerpdexError as error:
         notes |= {"open_orders": None, "open_orders_error": error.message}
         return PreparedAction(perpdex.cancel(()), notes=notes)

@@ -28,7 +28,7 @@ from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, PerpdexError
 from app.extensions import Model
 from app.ports.errors import Rejected, Unreachable
-from app.ports.perpdex import Json, Perpdex, PerpdexQuery, PerpdexTopic, PerpMarket
+from app.ports.perpdex import Json, PerpdexQuery, PerpdexTopic, PerpMarket
 from app.state import app_state
 
 _log = structlog.get_logger(__name__)
@@ -238,9 +238,14 @@ def load_markets() -> MarketList:
         markets = perpdex.parse_markets(snapshot.document)
         return MarketList(markets, MarketSource.EXCHANGE, clock.isoformat(snapshot.read_at))
     except PerpdexError:
-        if (fallback := _stored_markets() or _bundled_markets(perpdex)) is None:
+        with read_only_unit() as session:
+            if (row := session.get(ExchangeMarkets, _EXCHANGE)) is not None:
+                stored = tuple(PerpMarket(**market) for market in row.markets)
+                return MarketList(stored, MarketSource.STORED, clock.isoformat(row.read_at))
+        if (bundled := perpdex.bundled_markets()) is None:
             raise
-        return fallback
+        day, markets = bundled
+        return MarketList(markets, MarketSource.BUNDLED, clock.isoformat(datetime.combine(day, time(), UTC)))
 
 
 def require_market(market_list: MarketList, symbol: str) -> PerpMarket:
@@ -248,20 +253,16 @@ def require_market(market_list: MarketList, symbol: str) -> PerpMarket:
     market = market_list.find(symbol)
     if market is not None:
         return market
-    suggestions = _suggest_symbols(symbol, [each.symbol for each in market_list.markets if not each.is_delisted])
+    by_lower = {each.symbol.lower(): each.symbol for each in market_list.markets if not each.is_delisted}
+    # The best match first: `ETH` for `ETH-PERP`, `ethusd` and `ETHH`.
+    words = symbol.lower().translate(_SEPARATORS).split()
+    whole = [word for word in words if word in by_lower]
+    close = [each for word in words for each in difflib.get_close_matches(word, by_lower, n=_SUGGESTIONS)]
+    suggestions = [by_lower[each] for each in dict.fromkeys(whole or close)][:_SUGGESTIONS]
     hint = f"did you mean {' or '.join(suggestions)}" if suggestions else "the action `markets` lists them all"
     problem = f"is not a market of the exchange; {hint}"
     details = {"fields": {"symbol": [problem]}, "near_matches": suggestions}
     raise InvalidInput(f"symbol {problem}{'?' if suggestions else '.'}", details=details)
-
-
-def _suggest_symbols(symbol: str, known: list[str]) -> list[str]:
-    """Return similar symbols, the best match first: `ETH` for `ETH-PERP`, `ethusd` and `ETHH`."""
-    by_lower = {each.lower(): each for each in known}
-    words = symbol.lower().translate(_SEPARATORS).split()
-    whole = [word for word in words if word in by_lower]
-    close = [each for word in words for each in difflib.get_close_matches(word, by_lower, n=_SUGGESTIONS)]
-    return [by_lower[each] for each in dict.fromkeys(whole or close)][:_SUGGESTIONS]
 
 
 def _try_store(snapshot: ExchangeDocument) -> None:
@@ -275,20 +276,3 @@ def _try_store(snapshot: ExchangeDocument) -> None:
     except SQLAlchemyError:
         # Clients still get the list; the next one will be stored.
         _log.exception("market_list_store_failed")
-
-
-def _stored_markets() -> MarketList | None:
-    with read_only_unit() as session:
-        row = session.get(ExchangeMarkets, _EXCHANGE)
-        if row is None:
-            return None
-        markets = tuple(PerpMarket(**market) for market in row.markets)
-        return MarketList(markets, MarketSource.STORED, clock.isoformat(row.read_at))
-
-
-def _bundled_markets(perpdex: Perpdex) -> MarketList | None:
-    bundled = perpdex.bundled_markets()
-    if bundled is None:
-        return None
-    day, markets = bundled
-    return MarketList(markets, MarketSource.BUNDLED, clock.isoformat(datetime.combine(day, time(), UTC)))

@@ -208,7 +208,8 @@ def quote(movement: Movement, shortages: Sequence[Mapping[str, str]], *, without
             total_nanos = (plan.payment.value_nanos or 0) + (movement.value_nanos or 0)
             request = replace(plan.payment.spending_request, value_nanos=total_nanos)
             spending_holds.check(session, movement.wallet.id, request)
-            _assert_affordable(session, movement, plan)
+            funds, after = plan.submission.draft.funds, movement.amount.units
+            authorizations.assert_affordable(session, plan.payment, funds, more_units=after)
     except PortError as error:
         if error.reason == UNAVAILABLE:
             raise without from None
@@ -303,7 +304,9 @@ def _record(
             if _is_bought(session, delivery, since):
                 raise _pending(delivery.chain)
         number_today(session, movement.wallet.agent_id, counts=True)
-        _assert_affordable(session, movement, plan)
+        # The movement has to be affordable after the payment.
+        after = movement.amount.units
+        authorizations.assert_affordable(session, payment, submission.draft.funds, more_units=after)
         sponsor, now = app_state().ports.sponsors[payment.chain], int(clock.now().timestamp())
         authorized = sponsor.authorize(submission.draft, fee_units=0, signer=signer, now=now)
         sent = submission.submission(authorized)
@@ -316,12 +319,6 @@ def _record(
             recorded.append(record(session, each, seller, sale))
         authorizations.record_submitted(session, payment_id, payment, authorized.transfer, recorded[0][1])
     return recorded
-
-
-def _assert_affordable(session: Session, movement: Movement, plan: _PurchasePlan) -> None:
-    """Check that the balance covers the payment and the movement after it. Raises: NotAffordable."""
-    funds = plan.submission.draft.funds
-    authorizations.assert_affordable(session, plan.payment, funds, more_units=movement.amount.units)
 
 
 def _is_bought(session: Session, delivery: SponsorTransaction, since: datetime) -> bool:

@@ -10,15 +10,13 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
 
-from sqlalchemy.orm import Session
-
 from app.core import clock
 from app.core.chains import USDC, ChainName, look_alikes
 from app.core.identifiers import new_id
 from app.core.money import TokenAmount, parse_amount
 from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit
-from app.errors import ServiceError
+from app.errors import InvalidInput, ServiceError
 from app.idempotency.service import Claim
 from app.ports.chain import SignedTransaction, TransactionDraft, TransferIntent
 from app.ports.errors import PortError, Rejected
@@ -39,6 +37,8 @@ from app.wallets.views import history
 from app.wallets.views.history import TransactionView
 
 _MAX_READINGS = 5
+_MORE_UNITS = 10**59
+"""More than anybody holds of a token that is worth something."""
 
 
 def quote_sponsored(movement: Movement, *, without_gas: ServiceError | None = None) -> MovementQuote:
@@ -52,7 +52,7 @@ def quote_sponsored(movement: Movement, *, without_gas: ServiceError | None = No
             priced, fee = _with_fee(movement, plan, is_free=is_free)
             for each in () if movement.takes_all else (priced, *([fee] if fee else [])):
                 spending_holds.check(session, movement.wallet.id, each.spending_request)
-            _assert_affordable(session, priced, plan)
+            authorizations.assert_affordable(session, priced, plan.draft.funds)
     except PortError as error:
         if without_gas is not None and error.reason == gas.UNAVAILABLE:
             raise without_gas from None
@@ -134,7 +134,7 @@ def _record(
         priced, fee = _with_fee(movement, plan, is_free=is_free)
         if fee is not None:
             spending_holds.hold(session, movement.wallet.id, fee.spending_request, reference=fee_id)
-        _assert_affordable(session, priced, plan)
+        authorizations.assert_affordable(session, priced, plan.draft.funds)
         now = int(clock.now().timestamp())
         authorized = sponsor.authorize(plan.draft, fee_units=priced.gas_fee_units or 0, signer=signer, now=now)
         # First, because it locks the nonces of the service's wallet.
@@ -158,11 +158,6 @@ def _intents(movement: Movement, plan: SubmissionPlan, transfer_id: str, fee_id:
         is_free = gas.is_free(session, plan, movement.wallet.agent_id, counts=False)
     priced, fee = _with_fee(movement, plan, is_free=is_free)
     return [priced.intent(transfer_id), *([fee.intent(fee_id)] if fee else [])]
-
-
-def _assert_affordable(session: Session, movement: Movement, plan: SubmissionPlan) -> None:
-    fee_units = movement.gas_fee_units or 0
-    authorizations.assert_affordable(session, movement, plan.draft.funds, more_units=fee_units)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +200,9 @@ def settled(wallet: WalletView, order: TransferOrder) -> TransferOrder:
     """
     token = order.amount.token
     try:
-        units = app_state().ports.chains[order.chain].balances(wallet.address_on(order.chain)).of(token).units
+        chain, address = app_state().ports.chains[order.chain], wallet.address_on(order.chain)
+        # A draft reads the balance of a foreign token, and says what is missing.
+        units = chain.balances(address).of(token).units if token.contract is None else _MORE_UNITS
     except PortError as error:
         raise failures.failure(order.type, error) from None
     # Fees, and what pending movements take, are what is missing; a fee may rise between two readings.
@@ -270,6 +267,9 @@ def send(
 
 
 def _movement(wallet: WalletView, order: TransferOrder) -> Movement:
+    to = wallet.agent_id, order.chain.value, order.recipient
+    if order.amount.token.contract is not None and not app_state().is_address_named(*to):
+        raise InvalidInput.field("to", "must be an address that the owner has named on this chain")
     return Movement(
         wallet=wallet, type=order.type, kind=order.kind, chain=order.chain, recipient=order.recipient,
         payee=order.recipient if order.needs_allowlist else None,

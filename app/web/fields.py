@@ -100,11 +100,11 @@ class Email(Text):
 
 
 class Symbol(Text):
-    """The name of a chain or token, in any case."""
+    """The name of a chain or token, in any case; that of a foreign token has a colon, and maybe a case."""
 
     def canonical(self, value: str) -> str:
         """Return the name in lower case. Other letters than ASCII stay: some equal these in another case."""
-        return value.lower() if value.isascii() else value
+        return value.lower() if value.isascii() and ":" not in value else value
 
 
 class StrictBoolean(ParsedField):

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from eth_abi.abi import encode
+from eth_utils.address import to_checksum_address
 
 from app.core.chains import ETH, USDC
 from app.core.money import TokenAmount
@@ -24,6 +25,7 @@ from tests.support.evm import (
     await_mined,
     chain_at,
     funded,
+    json_reply,
     own_transaction,
     pay_from_a_contract,
     proxy,
@@ -31,6 +33,7 @@ from tests.support.evm import (
     signed,
     spoil,
 )
+from tests.support.foreign_tokens import ForeignErc20
 from tests.support.loopback_http import Reply
 
 pytestmark = pytest.mark.chain
@@ -294,13 +297,17 @@ def test_short_log_ranges_are_used_for_nodes_that_require_them(ethereum: EvmNode
         transactions = [sent(chain, payer, watched, units, token=USDC) for units in (1, 2, 3)]
         ethereum.mine(20)
 
+        def asked() -> int:
+            every = [call for calls in front.requests for call in calls if call["method"] == "eth_getLogs"]
+            return sum("address" in call["params"][0] for call in every)
+
         found = watcher.scan()
-        asked = front.methods().count("eth_getLogs")
+        before = asked()
         ethereum.mine(3)
         assert watcher.scan() == []
 
         assert [each.tx_hash for each in found] == [each.tx_hash for each in transactions]
-        assert front.methods().count("eth_getLogs") == asked + 1, "the endpoint's limit is remembered"
+        assert asked() == before + 1, "the endpoint's limit is remembered"
 
 
 def test_a_scan_is_discarded_when_a_reorg_removes_its_block(ethereum: EvmNode) -> None:
@@ -396,3 +403,56 @@ def test_a_scan_without_addresses_moves_only_the_cursor(ethereum: EvmNode) -> No
     scan = chain.deposits([], cursor=None)
 
     assert scan == DepositScan(chain.head(), {}, ())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        json_reply({"jsonrpc": "2.0", "id": 0, "error": {"code": -32005, "message": "query returned more than 10000"}}),
+        json_reply({"jsonrpc": "2.0", "id": 0, "result": [{"topics": [1, 2, {}], "address": "0x"}, None, 7]}),
+        json_reply({"jsonrpc": "2.0", "id": 0, "result": "0x"}),
+        Reply(b"[" * 100_000, status=200),
+        Reply(b"", status=503),
+        Reply(b"too many requests", status=429),
+    ],
+    ids=["too many", "of another form", "no list", "malformed", "unavailable", "limited"],
+)
+def test_a_flood_of_foreign_tokens_hides_no_deposit(ethereum: EvmNode, answer: Reply) -> None:
+    payer, watched = funded(ethereum, usdc_units=5 * DOLLAR), Person().address
+    token = ForeignErc20.deploy(ethereum)
+    with proxy(ethereum.url) as front:
+
+        def flooded(calls: Calls) -> Reply | None:
+            asks_for_any = calls[0]["method"] == "eth_getLogs" and "address" not in calls[0]["params"][0]
+            return answer if asks_for_any else None
+
+        chain = chain_at(ethereum, front.url)
+        watcher = Watcher(chain, watched)
+        front.before = flooded
+        sent(chain, payer, watched, DOLLAR, token=USDC)
+        token.send(watched, 5)
+        ethereum.mine(DEPTH)
+        assert [each.amount.units for each in watcher.scan()] == [DOLLAR]
+        assert chain.foreign_tokens(watched, watcher.marks[watched]) == []
+
+
+def test_many_foreign_tokens_leave_the_newest_hundred_and_are_read_in_few_requests(ethereum: EvmNode) -> None:
+    watched, others = Person().address, [Person().address for _ in range(600)]
+    made = [ForeignErc20.deploy(ethereum) for _ in range(3)]
+    with proxy(ethereum.url) as front:
+        chain = chain_at(ethereum, front.url)
+        watcher = Watcher(chain, watched, *others[:1])
+        known = " ".join(to_checksum_address(each) for each in others[:99])
+        watcher.marks[watched] = {**watcher.marks[watched], "contracts": known}
+        watcher.marks |= dict.fromkeys(others, watcher.marks[others[0]])
+        for each in made:
+            each.send(watched, 5)
+        ethereum.mine(DEPTH)
+        watcher.scan()
+        contracts = str(watcher.marks[watched]["contracts"]).split()
+        assert contracts == [*known.split()[2:], *(each.address for each in made)]
+        front.requests.clear()
+        assert {each.amount.token.contract for each in chain.foreign_tokens(watched, watcher.marks[watched])} == {
+            each.address for each in made
+        }
+        assert len(front.requests) <= 4

@@ -249,7 +249,7 @@ def test_a_rebound_service_is_refused_without_its_address_and_without_charge(
         assert (answer.status_code, answer.get_json()["code"]) == (502, "UPSTREAM_ERROR")
         assert inside not in answer.get_data(as_text=True)
     assert connects == []
-    assert agent.get("/v1/balance").get_json() == {"credits_usd": 10.0, "total_spent": 0.0}
+    assert agent.get("/v1/balance").get_json() == {"credits_usd": 10.0, "owed_usd": 0.0, "total_spent": 0.0}
 
 
 def test_registration_and_change_refuse_private_addresses(outside: Flask) -> None:

@@ -234,6 +234,7 @@ TABLE: dict[str, Access] = {
     f"DELETE {ONE}/x402/payees/<string:domain>": own(200),
     f"GET {ONE}/sessions/<string:session_id>": own(200),
     f"GET {ONE}/balances": own(502),
+    f"GET {ONE}/tokens": own(200),
     f"DELETE {ONE}": access(200, (ClientKind.OWNER,), frozen=403, other=404, gateway=404),
     f"GET {ONE}/transactions/<string:transaction_id>": own(200),
     **dict.fromkeys((f"POST {ONE}/transfer", f"POST {ONE}/withdraw"), moves(lambda _: MOVE)),
@@ -446,7 +447,7 @@ class _Scene:
             client = owner.browser if kind is ClientKind.COOKIE else self.app.test_client()
             with self._frozen(owner.agent, if_=kind is ClientKind.FROZEN):
                 body = None if method == "GET" else row.body(owner.agent) if row.body else {}
-                answer = client.open(path, method=method, json=body, headers=self._headers(kind, owner))
+                answer = client.open(path, method=method, json=body, headers=self._headers(kind, owner), buffered=True)
             answers[kind] = int(answer.status_code)
             if rule.startswith("/v1/"):
                 policy = answer.headers.get("Cache-Control", "")

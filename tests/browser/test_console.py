@@ -15,6 +15,7 @@ from app.payments import settlement_capacity
 from app.wallets.core.lifecycle import MovementStatus
 from tests.api.test_console_figures import RESERVE
 from tests.api.test_console_lookups import SECTIONS, acts_of
+from tests.api.test_request_lookup import pay
 from tests.browser.test_owner_pages import world
 from tests.browser.test_owner_passkeys import Device
 from tests.support.applications import change_settings
@@ -102,11 +103,12 @@ def test_each_role_has_the_buttons_of_its_acts_and_a_forged_form_of_another_is_r
         admin.post(f"/agents/{frozen['agentId']}/freeze", {})
         admin.post(f"/services/{services[1]}/pause")
         admin.post(f"/webhooks/{webhook}/test")
+        pay(None)
         world.number_events()
         admin.post(f"/webhooks/{webhook}/replay", {"failed_since": "2026-01-01T00:00:00Z"})
     places = (
         f"agents/{agent['agentId']}", f"agents/{frozen['agentId']}", "services", f"budgets/{budget}", "keys",
-        "master-keys", f"webhooks/{webhook}", f"deliveries?webhook_id={webhook}",
+        "master-keys", "payments", f"webhooks/{webhook}", f"deliveries?webhook_id={webhook}",
     )  # fmt: skip
     shown = set()
     for place in places:

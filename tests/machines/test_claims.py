@@ -101,7 +101,7 @@ class Claims(Machine):
         kept = with_receipt and code.claimed is not None
         receipt = f"receipt {code.text}" if kept or code.claimed is None else None
         claimed = device.claim_agent(code.text.lower(), email=email, network="192.0.2.1", receipt=receipt)
-        assert claimed.agent_id == agent.id
+        assert claimed.agent.id == agent.id
         if code.claimed is not None:
             assert claimed.owner_key == (code.replay if kept else None)
             code.repeats += 1

@@ -22,6 +22,7 @@ from app.ports.chain import (
     Chain,
     ChainDiagnosis,
     DepositScan,
+    ForeignToken,
     SentTransaction,
     SignedTransaction,
     StoredTransaction,
@@ -117,6 +118,12 @@ class FaultyChain(_Faulty):
 
     def balances(self, address: str) -> Balances:
         answer: Balances = self._through("balances", lambda: self.real.balances(address))
+        return answer
+
+    def foreign_tokens(self, address: str, scan_state: Terms) -> Sequence[ForeignToken]:
+        answer: Sequence[ForeignToken] = self._through(
+            "foreign_tokens", lambda: self.real.foreign_tokens(address, scan_state)
+        )
         return answer
 
     def draft(self, intent: TransferIntent) -> TransactionDraft:

@@ -60,6 +60,9 @@ _VALUES: Mapping[tuple[str, str], Callable[[int], Any]] = {
     ("transactions", "type"): lambda n: ("transfer", "funding", "trading_query")[n],
     ("transactions", "status"): lambda n: ("pending", "confirmed", "failed")[n],
     ("transactions", "quarantined_at"): lambda _: None,
+    # Of known tokens, which every version can store.
+    ("transactions", "currency"): lambda _: "USDC",
+    ("signing_intents", "currency"): lambda _: "USDC",
     ("approvals", "status"): lambda n: ("awaiting", "executed", "rejected")[n],
     ("purchases", "status"): lambda n: ("queued", "completed", "unknown")[n],
     ("deposit_cursors", "tier"): lambda _: "open",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -25,7 +25,7 @@ from app.db.unit_of_work import unit_of_work
 from app.errors import ApprovalRequired
 from app.events import feed
 from app.idempotency.service import Claim
-from app.ports.chain import Balances
+from app.ports.chain import Balances, ForeignToken, Terms
 from app.ports.errors import Unreachable
 from app.spending import accounts as spending_accounts
 from app.spending import holds as spending_holds
@@ -50,12 +50,18 @@ class StaticChain:
     held: dict[str, dict[str, int]] = field(default_factory=dict)
     unreachable: bool = False
     block_time: timedelta = timedelta(0)
+    foreign: dict[str, list[ForeignToken]] = field(default_factory=dict)
 
     def balances(self, address: str) -> Balances:
         if self.unreachable:
             raise Unreachable("chain_unreachable")
         units = self.held.get(address, {})
         return Balances(tuple(TokenAmount(units.get(token.symbol, 0), token) for token in tokens(self.name)))
+
+    def foreign_tokens(self, address: str, _scan_state: Terms) -> Sequence[ForeignToken]:
+        if self.unreachable:
+            raise Unreachable("chain_unreachable")
+        return self.foreign.get(address, [])
 
     def explorer_url(self, tx_hash: str) -> str:
         return f"https://explorer.invalid/tx/{tx_hash}"

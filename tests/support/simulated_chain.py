@@ -26,6 +26,7 @@ from app.ports.chain import (
     Deposit,
     DepositScan,
     EndpointStatus,
+    ForeignToken,
     SignedTransaction,
     StoredTransaction,
     Terms,
@@ -292,6 +293,10 @@ class SimulatedChain:
     def balances(self, address: str) -> Balances:
         self._ask()
         return Balances(tuple(TokenAmount(self.owned(address, each), each) for each in tokens(self.name)))
+
+    def foreign_tokens(self, _address: str, _scan_state: Terms) -> Sequence[ForeignToken]:
+        self._ask()
+        return []
 
     def draft(self, intent: TransferIntent) -> TransactionDraft:
         self._ask()

@@ -18,11 +18,10 @@ from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import NotFound
 from app.ports.chain import SignedTransaction, StoredTransaction, TransactionDraft, TransferIntent
 from app.wallets.core import custody, lifecycle, wallets
-from app.wallets.core.lifecycle import MovementStatus, TransactionType
+from app.wallets.core.lifecycle import MovementStatus
 from app.wallets.core.models import SignedAttempt, Transaction, TransactionEvent
-from app.wallets.core.wallets import WalletView
 from app.wallets.transactions import open_transactions, pipeline, relayed, settlement
-from app.wallets.transactions.pipeline import Movement, NotAffordable
+from app.wallets.transactions.pipeline import NotAffordable
 
 PENDING, CONFIRMED, FAILED = MovementStatus.PENDING, MovementStatus.CONFIRMED, MovementStatus.FAILED
 BASE, SOLANA = ChainName.BASE, ChainName.SOLANA
@@ -92,17 +91,13 @@ def test_without_nonces_what_is_pending_or_landed_later_is_unmined() -> None:
     assert outflows(SOLANA) == ({"USDC": 15}, 12)
 
 
-WALLET = WalletView(new_id(), new_id(), "", {"base": SENDER}, 0, NOON)
-
-
 def affordable(token: Token, units: int, *, tokens: int, natives: int) -> Any:
     """Return None if balances cover a movement with a fee of 7 after the nonce 4; otherwise why not."""
     amount = TokenAmount(units, token)
-    movement = Movement(WALLET, TransactionType.TRANSFER, BASE, "0xc", "0xc", amount, 0)
     draft = TransactionDraft(TransferIntent(SENDER, "0xc", amount), 7, natives, tokens, 4, {})
     try:
         with read_only_unit() as session:
-            pipeline.assert_affordable(session, movement, draft)
+            pipeline.assert_affordable(session, BASE, draft)
     except NotAffordable as refusal:
         return refusal.reason, refusal.details
     return None

@@ -79,7 +79,7 @@ class EvmChain(EvmDrafter, EvmReceiptPoller, NonceHistoryReader, EvmDepositScann
         return Balances((TokenAmount(native_units, self.native), TokenAmount(usdc_units, USDC)))
 
     def recipient_rejection(self, recipient: str, token: Token) -> str | None:
-        if recipient.lower() == self.deployment.usdc.lower():
+        if recipient.lower() in (self.deployment.usdc.lower(), (token.contract or "").lower()):
             return "is the token's own contract, from which tokens cannot be recovered"
         known = dead_end(recipient)
         return None if known is None else f"is {known}, from which tokens cannot be recovered"

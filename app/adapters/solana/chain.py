@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from operator import sub
 
 from solders.commitment_config import CommitmentLevel
@@ -19,6 +18,7 @@ from app.adapters.solana.client.calls import MAX_LARGE_BATCH, SolanaRpc, SolanaR
 from app.adapters.solana.client.wire import LandedTransaction, number, text
 from app.adapters.solana.deployments import DEAD_ENDS, SolanaDeployment
 from app.adapters.solana.deposits import SolanaDepositScanner
+from app.adapters.solana.foreign_tokens import SplTokenReader
 from app.adapters.solana.send import drafts, refusals, tokens, transactions
 from app.adapters.solana.send.transactions import TransactionPlan
 from app.adapters.solana.track import account_history, balance_changes
@@ -37,7 +37,7 @@ _SENDING = RpcSendTransactionConfig(skip_preflight=True, max_retries=0)
 _LEVELS = {"confirmed": CommitmentLevel.Confirmed, "finalized": CommitmentLevel.Finalized}
 
 
-class SolanaChain(SolanaReceiptPoller, SolanaDepositScanner):
+class SolanaChain(SolanaReceiptPoller, SolanaDepositScanner, SplTokenReader):
     """One cluster behind the configured endpoints. Opens no connection before the first call."""
 
     name = ChainName.SOLANA
@@ -72,8 +72,12 @@ class SolanaChain(SolanaReceiptPoller, SolanaDepositScanner):
             refusals=refusals.SEND_REFUSALS,
             is_accepted=lambda reason, _raw: reason == refusals.ALREADY_PROCESSED,
         )
-        self.draft = partial(drafts.draft_transfer, self.rpc, mint=self.mint, level=self.level)
         self.broadcast, self._rebroadcast = sender.broadcast, sender.rebroadcast
+
+    def draft(self, intent: chain.TransferIntent) -> chain.TransactionDraft:
+        if intent.amount.token.contract is not None:
+            return self.draft_foreign(intent)
+        return drafts.draft_transfer(self.rpc, intent, mint=self.mint, level=self.level)
 
     def diagnose(self) -> chain.ChainDiagnosis:
         def missing_contracts(endpoint: RpcEndpoint) -> list[str]:

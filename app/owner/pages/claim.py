@@ -81,7 +81,7 @@ def submit_claim() -> Response:
     token, codes = sessions.open_claimed_agent(claimed.owner_key, current=session_token())
     use_session_token(token)
     holdings = overview.read_holdings(claimed.wallet) if claimed.wallet else None
-    agent_url = url_for("owner.show_agent", agent_id=claimed.agent_id)
+    agent_url = url_for("owner.show_agent", agent_id=claimed.agent.id)
     response = render_page("claimed.html", claimed=claimed, holdings=holdings, agent_url=agent_url, codes=codes)
     _set_receipt_cookie(response, claimed.claim_receipt)
     return set_session_cookie(response, token)

@@ -7,6 +7,7 @@ from marshmallow import fields
 
 from app.core.chains import ChainName
 from app.core.movement_kinds import MovementKind
+from app.ports.bridges import BridgeLegKind
 from app.wallets.core.lifecycle import PERPDEX_CHAIN, MovementStatus, TransactionType
 from app.wallets.core.parsing import GasSource
 from app.web.fields import (
@@ -131,6 +132,27 @@ class WalletBalancesShape(Schema):
     balances = fields.List(fields.Nested(HoldingShape), required=True)
 
 
+class ForeignTokenShape(Schema):
+    """A token that this service does not know; anybody can write `claimed_symbol` and `claimed_name`."""
+
+    chain = fields.String(required=True)
+    currency = fields.String(required=True, attribute="token.amount.token.symbol")
+    contract = fields.String(required=True, attribute="token.amount.token.contract")
+    decimals = fields.Integer(required=True, attribute="token.amount.token.decimals")
+    balance = fields.String(required=True, attribute="token.amount")
+    claimed_symbol = fields.String(required=True, allow_none=True, attribute="token.symbol")
+    claimed_name = fields.String(required=True, allow_none=True, attribute="token.name")
+    withdrawal_refusal = fields.String(required=True, allow_none=True, attribute="token.refusal")
+
+
+class ForeignTokensShape(Schema):
+    """The foreign tokens of a wallet, and the chains that cannot be read."""
+
+    wallet_id = fields.UUID(required=True)
+    tokens = fields.List(fields.Nested(ForeignTokenShape), required=True)
+    unreadable_chains = fields.List(fields.String(), required=True)
+
+
 class FundBody(Schema):
     """The deposit that is requested."""
 
@@ -163,9 +185,7 @@ class TransactionEventShape(Schema):
 class BridgeLegShape(Schema):
     """One leg of a movement between chains, usually an on-chain transaction."""
 
-    leg = fields.String(
-        required=True, metadata={"enum": ["approve", "source", "attestation", "account", "destination"]}
-    )
+    leg = fields.String(required=True, metadata={"enum": list(BridgeLegKind)})
     chain = fields.String(required=True)
     status = fields.String(required=True, metadata={"enum": list(MovementStatus)})
     tx_hash = fields.String(required=True, allow_none=True)

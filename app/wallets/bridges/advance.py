@@ -94,7 +94,12 @@ def advance(bridge_id: str) -> bool:
         else:
             _schedule_recheck(bridge_id, final=None if state.stage is BridgeStage.SOURCE else state)
     except (PortError, KeyServiceUnavailable) as error:
-        _record_obstacle(bridge_id, _obstacle_text(error))
+        details, obstacle = error.details, error.reason
+        if "missing" in details:
+            obstacle = f"{obstacle}: {details['missing']} {details.get('currency', '')} missing"
+        elif "revert" in details:
+            obstacle = f"{obstacle}: {details['revert']}"
+        _record_obstacle(bridge_id, obstacle)
         return not isinstance(error, Unreachable | KeyServiceUnavailable)
     return True
 
@@ -302,13 +307,6 @@ def _schedule_recheck(bridge_id: str, *, seconds: int | None = None, final: Brid
         has_ended = final is not None and _is_as_read(bridge, final)
         bridge.next_step_at = None if has_ended else clock.now() + timedelta(seconds=delay_seconds)
         bridge.steps += 1
-
-
-def _obstacle_text(error: PortError | KeyServiceUnavailable) -> str:
-    details = error.details
-    if "missing" in details:
-        return f"{error.reason}: {details['missing']} {details.get('currency', '')} missing"
-    return f"{error.reason}: {details['revert']}" if "revert" in details else error.reason
 
 
 def adapter_of(ports: Ports, state: BridgeState) -> BridgePort:

@@ -52,18 +52,10 @@ class BridgeOrder:
     max_fee_nanos: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BridgeQuote(MovementQuote):
-    destination_chain: ChainName
-    route: str
-    fee: TokenAmount
-    estimated_seconds: int
-
-
 class _GasShortage(Rejected):
     """A bridge for which networks cannot be paid, with what lacks on each chain."""
 
-    def __init__(self, quote: BridgeQuote, shortages: Sequence[Rejected]) -> None:
+    def __init__(self, quote: MovementQuote, shortages: Sequence[Rejected]) -> None:
         super().__init__(gas.SHORTAGE, details=shortages[0].details)
         self.quote, self.shortages = quote, shortages
 
@@ -76,7 +68,7 @@ class _Plan:
     movement: Movement
 
 
-def quote(wallet: WalletView, order: BridgeOrder) -> BridgeQuote:
+def quote(wallet: WalletView, order: BridgeOrder) -> MovementQuote:
     """Check limits and simulate like `send`, without signing. Raises: what `send` raises before signing."""
     unpriced = _movement(wallet, order, value_nanos=0)
     pipeline.assert_allowed(unpriced)
@@ -85,7 +77,7 @@ def quote(wallet: WalletView, order: BridgeOrder) -> BridgeQuote:
         with read_only_unit() as session:
             spending_holds.check(session, wallet.id, plan.movement.spending_request)
             for step in plan.steps:
-                pipeline.assert_affordable(session, _leg_movement(wallet, step), step.draft)
+                pipeline.assert_affordable(session, step.chain, step.draft)
         return plan
 
     try:
@@ -98,7 +90,8 @@ def quote(wallet: WalletView, order: BridgeOrder) -> BridgeQuote:
             raise refusal from None
         shortages = [each.details for each in error.shortages]
         return replace(error.quote, movement=gas.quote(error.quote.movement, shortages, without=refusal))
-    return _quote(plan.movement, plan.offer, sum(step.draft.fee_units for step in plan.steps))
+    fee_units = sum(step.draft.fee_units for step in plan.steps)
+    return MovementQuote(movement=plan.movement, fee_units=fee_units, offer=plan.offer)
 
 
 def send(
@@ -134,13 +127,6 @@ def send(
     return view
 
 
-def _quote(movement: Movement, offer: BridgeOffer, fee_units: int) -> BridgeQuote:
-    return BridgeQuote(
-        movement=movement, fee_units=fee_units, destination_chain=offer.request.destination, route=offer.route,
-        fee=TokenAmount(offer.fee_units, movement.amount.token), estimated_seconds=offer.seconds,
-    )  # fmt: skip
-
-
 def _plan_first_available(wallet: WalletView, order: BridgeOrder) -> _Plan:
     """Plan the first available route. Raises: PortError, the 403 errors."""
     state = app_state()
@@ -160,38 +146,33 @@ def _plan_first_available(wallet: WalletView, order: BridgeOrder) -> _Plan:
 
 
 def _plan_with(wallet: WalletView, order: BridgeOrder, adapter: BridgeProvider) -> _Plan:
+    """Draft the transactions of the source chain. Raises: _GasShortage, Rejected, Unreachable, the 403 errors."""
     request = BridgeRequest(
         order.source, order.destination, wallet.address_on(order.source),
         wallet.address_on(order.destination), order.amount,
     )  # fmt: skip
     offer = adapter.quote(request)
-    fee = TokenAmount(offer.fee_units, order.amount.token)
-    if not bridge_states.is_fee_acceptable(fee.units, order.amount):
-        raise Rejected("bridge_fee_too_high", details={"fee": str(fee)})
-    value_nanos = network_fees.usd_value_nanos(fee) if fee.units else 0
+    if not bridge_states.is_fee_acceptable(offer.fee_units, order.amount):
+        raise Rejected("bridge_fee_too_high", details={"fee": str(offer.fee)})
+    value_nanos = network_fees.usd_value_nanos(offer.fee) if offer.fee_units else 0
     movement = _movement(wallet, order, value_nanos=value_nanos)
     pipeline.assert_allowed(movement)
-    steps = _prepare(adapter, offer, movement)
-    for step in steps:
-        network_fees.assert_acceptable(step.chain, step.draft.fee_units)
-    total_units = sum(step.draft.fee_units for step in steps)
-    network_fees.assert_acceptable(order.source, total_units, order.max_fee_nanos)
-    return _Plan(adapter, offer, steps, movement)
-
-
-def _prepare(adapter: BridgeProvider, offer: BridgeOffer, movement: Movement) -> tuple[BridgeStep, ...]:
-    """Draft the transactions of the source chain. Raises: _GasShortage, Rejected, Unreachable."""
     shortages = [] if offer.shortage is None else [Rejected(gas.SHORTAGE, details=offer.shortage)]
+    steps: tuple[BridgeStep, ...] = ()
     try:
         steps = adapter.prepare(offer)
+        fee_units = sum(step.draft.fee_units for step in steps)
     except Rejected as error:
         if error.reason != gas.SHORTAGE:
             raise
-        required = parse_amount(error.details["required"], native(movement.chain))
-        raise _GasShortage(_quote(movement, offer, required.units), [*shortages, error]) from None
+        fee_units = parse_amount(error.details["required"], native(order.source)).units
+        shortages.append(error)
     if shortages:
-        raise _GasShortage(_quote(movement, offer, sum(step.draft.fee_units for step in steps)), shortages)
-    return steps
+        raise _GasShortage(MovementQuote(movement=movement, fee_units=fee_units, offer=offer), shortages)
+    for step in steps:
+        network_fees.assert_acceptable(step.chain, step.draft.fee_units)
+    network_fees.assert_acceptable(order.source, fee_units, order.max_fee_nanos)
+    return _Plan(adapter, offer, steps, movement)
 
 
 def _record_signed(
@@ -206,7 +187,7 @@ def _record_signed(
         spending_holds.hold(session, wallet.id, movement.spending_request, reference=bridge_id)
         sent = []
         for step, leg in zip(plan.steps, legs, strict=True):
-            pipeline.assert_affordable(session, _leg_movement(wallet, step), step.draft)
+            pipeline.assert_affordable(session, step.chain, step.draft)
             sent.append(bridge_states.record_leg(session, bridge_id, step, plan.adapter, signer=signer, leg=leg))
         transaction = pipeline.new_transaction(bridge_id, movement)
         transaction.tx_hash = sent[-1][1].tx_hash
@@ -230,12 +211,4 @@ def _movement(wallet: WalletView, order: BridgeOrder, *, value_nanos: int | None
         wallet=wallet, type=TransactionType.TRANSFER, kind=MovementKind.BRIDGE, chain=order.source,
         recipient=wallet.address_on(order.destination), payee=None, amount=order.amount,
         value_nanos=value_nanos, max_fee_nanos=order.max_fee_nanos,
-    )  # fmt: skip
-
-
-def _leg_movement(wallet: WalletView, step: BridgeStep) -> Movement:
-    intent = step.draft.intent
-    return Movement(
-        wallet=wallet, type=TransactionType.TRANSFER, kind=MovementKind.LEG, chain=step.chain,
-        recipient=intent.recipient, payee=None, amount=intent.amount, value_nanos=0,
     )  # fmt: skip

@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 import structlog
 from sqlalchemy import ColumnElement, exists, or_, select
@@ -106,7 +105,12 @@ def _record(session: Session, intents: Sequence[Intent]) -> Collection[str]:
             reference = each.hold_id or each.id
             spending_holds.hold(session, each.wallet_id, each.request, reference=reference)
             held.add(reference)
-        _INSERT.execute(session, _row(each))
+        row = {
+            "id": each.id, "wallet_id": each.wallet_id, "chain": each.chain.value, "kind": each.kind,
+            "recipient": each.recipient, "amount_units": each.amount.units, "currency": each.amount.token.symbol,
+            "minimum_units": each.minimum_units, "hold_id": each.hold_id or each.id, "created_at": clock.now(),
+        }  # fmt: skip
+        _INSERT.execute(session, row)
     return held
 
 
@@ -193,12 +197,3 @@ def _end(session: Session, *conditions: ColumnElement[bool]) -> None:
         if not session.scalar(select(others)):
             spending_holds.release(session, row.hold_id)
         delete_rows(session, SigningIntent, SigningIntent.id == row.id)
-
-
-def _row(intent: Intent) -> dict[str, Any]:
-    return {
-        "id": intent.id, "wallet_id": intent.wallet_id, "chain": intent.chain.value, "kind": intent.kind,
-        "recipient": intent.recipient, "amount_units": intent.amount.units, "currency": intent.amount.token.symbol,
-        "minimum_units": intent.minimum_units, "hold_id": intent.hold_id or intent.id,
-        "created_at": clock.now(),
-    }  # fmt: skip

@@ -15,7 +15,7 @@ from sqlalchemy import BigInteger, bindparam, case, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock
-from app.core.chains import TOKENS_BY_SYMBOL, ChainName
+from app.core.chains import ChainName, token_named
 from app.core.money import TokenAmount
 from app.core.movement_kinds import MovementKind
 from app.db.prepared import PreparedInsert, PreparedRead, PreparedStatement
@@ -162,7 +162,7 @@ def _data(row: Any, status: str, reason: str | None) -> dict[str, Any]:
 
 
 def _amount(units: int, currency: str) -> str:
-    return str(TokenAmount(units, TOKENS_BY_SYMBOL[currency]))
+    return str(TokenAmount(units, token_named(currency)))
 
 
 class MovementStatus(StrEnum):
@@ -199,10 +199,6 @@ class AttemptPurpose(StrEnum):
     """A payment that its recipient submits: `tx_hash` is its identity on the chain, `raw` what the recipient gets."""
 
 
-def _values(status: MovementStatus, reason: str | None) -> dict[str, str | None]:
-    return {"error": reason if status is MovementStatus.FAILED else None, "quarantined_at": None}
-
-
 TRANSACTIONS = StateMachine(
     Transaction.status,
     # `failed` if it was refused before signing, `confirmed` if it is a completed query.
@@ -215,7 +211,10 @@ TRANSACTIONS = StateMachine(
     },
     event=TransactionEvent,
     logger=structlog.get_logger(__name__),
-    values=_values,
+    values=lambda status, reason: {
+        "error": reason if status is MovementStatus.FAILED else None,
+        "quarantined_at": None,
+    },
     announce=announce,
     announced=COLUMNS,
 )

@@ -75,7 +75,7 @@ class SigningIntent(Authenticated, Model):
     kind: Mapped[str] = mapped_column(sa.String(20))
     recipient: Mapped[str] = mapped_column(sa.String(64))
     amount_units: Mapped[int] = mapped_column(Units)
-    currency: Mapped[str] = mapped_column(sa.String(10))
+    currency: Mapped[str] = mapped_column(sa.String(50))
     minimum_units: Mapped[int | None] = mapped_column(Units)
     # The hold that covers it: there is none for what costs a wallet only network fees.
     hold_id: Mapped[str] = mapped_column(sa.String(64))
@@ -154,7 +154,7 @@ class Transaction(Authenticated, Model):
     from_address: Mapped[str | None] = mapped_column(sa.String(64))
     to_address: Mapped[str] = mapped_column(sa.String(64))
     amount_units: Mapped[int] = mapped_column(Units)
-    currency: Mapped[str] = mapped_column(sa.String(10))
+    currency: Mapped[str] = mapped_column(sa.String(50))
     tx_hash: Mapped[str | None] = mapped_column(sa.String(100))
     status: Mapped[str] = mapped_column(sa.String(10))
     error: Mapped[str | None] = mapped_column(sa.String(200))

@@ -12,7 +12,9 @@ _FALLBACK_NANOS_PER_TOKEN: Mapping[str, int] = {"ETH": 20_000 * 10**9, "SOL": 2_
 
 
 def usd_value_nanos(amount: TokenAmount) -> int | None:
-    """Return the dollar value of an amount, None if no price is known. Reads the network."""
+    """Return the dollar value of an amount, None if no price is known; 0 for a foreign token. Reads the network."""
+    if amount.token.contract is not None:
+        return 0
     price = app_state().ports.prices.nanos_per_token(amount.token)
     return None if price is None else value_nanos(amount, price)
 

@@ -4,8 +4,10 @@ All problems of a request are reported together. Reads neither the database nor 
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 
+from app.core import chains
 from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Token, tokens
 from app.core.money import AmountError, TokenAmount, parse_amount
 from app.errors import InvalidInput
@@ -43,6 +45,8 @@ def invalid_input_from(reason: str, details: Mapping[str, str]) -> InvalidInput 
     if reason == "amount_below_rent":
         minimum = details.get("minimum")
         return InvalidInput.field("amount", f"must be at least {minimum} for an address that was never used")
+    if reason == "invalid_token":
+        return InvalidInput.field("currency", f"is {details['token_is']}")
     if reason == "invalid_recipient":
         message = _INVALID_RECIPIENT_MESSAGES.get(details.get("recipient_is", ""), "cannot receive this payment")
         return InvalidInput.field("to", message)
@@ -60,6 +64,20 @@ def parse_chain(
     return None
 
 
+def parse_withdrawn(
+    chain: ChainName | None, symbol: str, problems: dict[str, list[str]], *, field: str
+) -> Token | None:
+    """Parse the currency of a withdrawal, which may be a foreign token."""
+    contract, colon, decimals = symbol.partition(":")
+    if chain is None or not colon:
+        return parse_token(chain, symbol, problems, field=field)
+    with suppress(chains.AddressError):
+        if decimals in map(str, range(chains.MAX_DECIMALS + 1)):
+            return chains.token_named(f"{chains.address_for_chain(contract, chain)}:{decimals}")
+    problems[field] = ["must be the contract or mint of a token, a colon, and its decimals"]
+    return None
+
+
 def parse_token(chain: ChainName | None, symbol: str, problems: dict[str, list[str]], *, field: str) -> Token | None:
     # ASCII only: some other letters equal these symbols in upper case.
     token = TOKENS_BY_SYMBOL.get(symbol.upper()) if symbol.isascii() else None
@@ -74,7 +92,10 @@ def parse_token(chain: ChainName | None, symbol: str, problems: dict[str, list[s
 def parse_token_amount(
     chain: ChainName | None, amount: str, currency: str, problems: dict[str, list[str]], *, field: str = "currency"
 ) -> TokenAmount | None:
-    token = parse_token(chain, currency, problems, field=field)
+    return parse_amount_of(parse_token(chain, currency, problems, field=field), amount, problems)
+
+
+def parse_amount_of(token: Token | None, amount: str, problems: dict[str, list[str]]) -> TokenAmount | None:
     if token is None:
         return None
     try:

@@ -99,16 +99,11 @@ def _reverse_wallet_deposits(
     reversed_ids = {entry.id for entry in reorged} | {entry.id for entry in later if entry.by_mark}
     retained_ids = {entry.id for entry in later} - reversed_ids
     update_rows(session, FundingDeposit, FundingDeposit.id.in_(retained_ids), **resume, mark_revision=revision)
-    _delete_deposits(session, reversed_ids)
-    _log.warning("deposits_reorganised", chain=name, wallet_id=wallet_id, deposits=len(reversed_ids))
-
-
-def _delete_deposits(session: Session, deposit_ids: Collection[str]) -> None:
-    """Delete deposits, reopen the requests that they fulfilled, and fail those that were recorded without a request."""
-    of_these = FundingAllocation.deposit_id.in_(deposit_ids)
+    # The requests that they fulfilled are open again; what was recorded without a request has failed.
+    of_these = FundingAllocation.deposit_id.in_(reversed_ids)
     request_ids = set(session.scalars(select(FundingAllocation.transaction_id).where(of_these)))
     delete_rows(session, FundingAllocation, of_these)
-    delete_rows(session, FundingDeposit, FundingDeposit.id.in_(deposit_ids))
+    delete_rows(session, FundingDeposit, FundingDeposit.id.in_(reversed_ids))
     for request_id in sorted(request_ids):
         lifecycle.TRANSACTIONS.move(
             session, request_id, MovementStatus.CONFIRMED, MovementStatus.PENDING,
@@ -118,3 +113,4 @@ def _delete_deposits(session: Session, deposit_ids: Collection[str]) -> None:
     lifecycle.TRANSACTIONS.move(
         session, unrequested, MovementStatus.PENDING, MovementStatus.FAILED, reason=StatusReason.REORGANISED
     )
+    _log.warning("deposits_reorganised", chain=name, wallet_id=wallet_id, deposits=len(reversed_ids))

@@ -23,7 +23,7 @@ from app.core.identifiers import new_id
 from app.core.movement_kinds import MovementKind
 from app.db.tables import in_list, insert_into, update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
-from app.ports.chain import BlockRef, Deposit, DepositScan, OwnTransaction, Terms, WatchedAddress
+from app.ports.chain import BlockRef, Deposit, DepositScan, OwnTransaction, WatchedAddress
 from app.ports.errors import PortError
 from app.spending import accounts as spending_accounts
 from app.state import app_state
@@ -172,19 +172,26 @@ def _own_transactions(
 
 
 def _store_scan(session: Session, name: ChainName, tier: Tier, scan_input: _ScanInput, result: DepositScan) -> int:
-    """Store a scan. Raises: _ConcurrentScanError."""
+    """Store a scan; scan states are locked in the order of their wallets. Raises: _ConcurrentScanError."""
     wallets, states = scan_input.wallets_by_address, result.scan_states
     credited = {deposit.address for deposit in result.deposits}
     spending_accounts.lock_accounts(session, {wallets[each].id for each in credited})
     _advance_cursor(session, name, tier, scan_input.cursor, result.cursor)
     at = result.cursor or scan_input.cursor
     changed = {address for address, state in states.items() if state != wallets[address].mark}
-    # What arrives at wallets that were deleted since the scan is left alone.
-    remaining = {
-        address
-        for address in sorted(credited | changed, key=lambda each: wallets[each].id)
-        if _update_scan_state(session, name, wallets[address], states.get(address), at=at)
-    }
+    remaining = set()
+    for address in sorted(credited | changed, key=lambda each: wallets[each].id):
+        of_wallet = (DepositScanState.wallet_id == wallets[address].id) & (DepositScanState.chain == name.value)
+        revision = session.scalar(select(DepositScanState.revision).where(of_wallet).with_for_update())
+        # What arrives at wallets that were deleted since the scan is left alone.
+        if revision is None:
+            continue
+        if revision != wallets[address].revision:
+            raise _ConcurrentScanError
+        if address in changed:
+            block = 0 if at is None else at.number
+            scan_states.store(session, name, wallets[address].id, revision, states[address], at=block)
+        remaining.add(address)
     arrived = [deposit for deposit in result.deposits if deposit.address in remaining]
     return sum(_record_deposit(session, name, wallets[deposit.address], deposit) for deposit in arrived)
 
@@ -208,21 +215,6 @@ def _advance_cursor(
     )  # fmt: skip
     if not updated:
         raise _ConcurrentScanError
-
-
-def _update_scan_state(
-    session: Session, name: ChainName, wallet: _ScannedWallet, scan_state: Terms | None, *, at: BlockRef | None
-) -> bool:
-    """Lock a scan state and update it; return whether the wallet still exists. Raises: _ConcurrentScanError."""
-    of_wallet = (DepositScanState.wallet_id == wallet.id) & (DepositScanState.chain == name.value)
-    revision = session.scalar(select(DepositScanState.revision).where(of_wallet).with_for_update())
-    if revision is None:
-        return False
-    if revision != wallet.revision:
-        raise _ConcurrentScanError
-    if scan_state is not None and scan_state != wallet.mark:
-        scan_states.store(session, name, wallet.id, revision, scan_state, at=0 if at is None else at.number)
-    return True
 
 
 def _record_deposit(session: Session, name: ChainName, wallet: _ScannedWallet, deposit: Deposit) -> bool:

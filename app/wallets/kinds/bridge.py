@@ -17,7 +17,6 @@ from app.wallets.bridges import service, state
 from app.wallets.bridges import write_off as write_offs
 from app.wallets.bridges.service import BridgeOrder
 from app.wallets.core import parsing
-from app.wallets.core.lifecycle import MovementStatus
 from app.wallets.kinds import definition
 from app.web.fields import Symbol
 from app.web.schemas import AcceptsCamelCase
@@ -39,12 +38,10 @@ class BridgeBody(AcceptsCamelCase):
 class BridgeShape(definition.MovementState):
     """The response to a bridge."""
 
-    tx_hash = fields.String(required=True, allow_none=True)
     source_chain = fields.String(required=True, attribute="chain")
     destination_chain = fields.String(required=True, attribute="details.destination_chain")
     token = fields.String(required=True, attribute="currency")
     amount = fields.String(required=True)
-    status = fields.String(required=True, metadata={"enum": list(MovementStatus)})
     type = fields.String(required=True, metadata={"enum": ["transfer"]})
     kind = fields.String(required=True, metadata={"enum": [MovementKind.BRIDGE.value]})
     route = fields.String(required=True, attribute="details.route")
@@ -52,20 +49,19 @@ class BridgeShape(definition.MovementState):
     received_amount = fields.String(required=True, allow_none=True, attribute="details.received_amount")
     refunded_amount = fields.String(required=True, allow_none=True, attribute="details.refunded_amount")
     legs = fields.List(fields.Nested(BridgeLegShape), required=True, attribute="details.legs")
-    error = fields.String(allow_none=True)
 
 
 class BridgeQuoteShape(definition.MovementQuoteShape):
     """The quote of a dry run of a bridge: limits and simulation passed; costs are maxima."""
 
     source_chain = fields.String(required=True, attribute="movement.chain")
-    destination_chain = fields.String(required=True)
+    destination_chain = fields.String(required=True, attribute="offer.request.destination")
     token = fields.String(required=True, attribute="movement.amount.token.symbol")
     amount = fields.String(required=True, attribute="movement.amount")
-    route = fields.String(required=True)
-    fee = fields.String(required=True)
+    route = fields.String(required=True, attribute="offer.route")
+    fee = fields.String(required=True, attribute="offer.fee")
     value_usd = definition.VALUE_USD
-    estimated_seconds = fields.Integer(required=True)
+    estimated_seconds = fields.Integer(required=True, attribute="offer.seconds")
 
 
 def bridge(body: dict[str, Any]) -> BridgeOrder:
@@ -114,9 +110,4 @@ BRIDGE = definition.WalletMovement(
     body=BridgeBody(), result=BridgeShape, quote_result=BridgeQuoteShape,
     parse=bridge, quote=service.quote, send=service.send,
     details=state.views,
-    tool=definition.Tool(
-        "bridge", "wallets.bridge",
-        "Send tokens to the same wallet on another chain. `dry_run` returns the fee without sending. `pending` means "
-        "sent, and may last minutes: read it with get_transactions, and do not bridge again.",
-    ),
 )  # fmt: skip

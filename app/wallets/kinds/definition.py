@@ -43,22 +43,14 @@ class Send(Protocol[OrderT_contra]):
         """Execute an order once, and bind what is recorded to the claim. Raises: ServiceError."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
-    name: str
-    endpoint: str
-    description: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovementDefinition(ApprovableMovement, Generic[OrderT]):
-    """A kind of movement, as routes, approvals, workers, MCP and pages use it."""
+    """A kind of movement, as routes, approvals, workers and pages use it."""
 
     parse: Callable[[dict[str, Any]], OrderT]
     send: Send[OrderT]
     quote: Callable[[WalletView, OrderT], object] | None = None
     """Checks and simulates like `send`, without signing, before the owner is asked; None if `send` does so itself."""
-    tool: Tool | None = None
     details: Callable[[Session, Sequence[Any]], Mapping[str, object]] | None = None
     """Reads what it adds to the views of its transactions, by their ids."""
 

@@ -20,7 +20,7 @@ from app.errors import GasPending, PriceUnavailable, ServiceError, SwapFailed
 from app.idempotency.service import Claim
 from app.ports.chain import SignedTransaction, TransactionDraft
 from app.ports.errors import PortError, Rejected
-from app.ports.swaps import ConcurrentOutflows, SwapExchange, SwapOffer, SwapRequest
+from app.ports.swaps import ConcurrentOutflows, SwapOffer, SwapRequest
 from app.ports.vault import Signer
 from app.state import app_state
 from app.wallets import gas
@@ -30,9 +30,9 @@ from app.wallets.core.lifecycle import TransactionType
 from app.wallets.core.parsing import GasSource
 from app.wallets.core.wallets import WalletView
 from app.wallets.kinds import definition
-from app.wallets.kinds.definition import MAX_NETWORK_FEE, MovementQuoteShape, MovementState, Tool, WalletMovement
+from app.wallets.kinds.definition import MAX_NETWORK_FEE, MovementQuoteShape, MovementState, WalletMovement
 from app.wallets.transactions import failures, pipeline, settlement
-from app.wallets.transactions.pipeline import ExpectedOutput, Movement, MovementQuote
+from app.wallets.transactions.pipeline import DraftFunction, ExpectedOutput, Movement, MovementQuote
 from app.wallets.views import history
 from app.web.fields import Symbol, WholeNumber
 from app.web.schemas import AcceptsCamelCase
@@ -97,27 +97,16 @@ class SwapOrder:
     max_fee_nanos: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwapQuote(MovementQuote):
-    output: TokenAmount
-    minimum: TokenAmount
-    slippage_bps: int
-    route: str
-
-
-def quote(wallet: WalletView, order: SwapOrder) -> SwapQuote:
+def quote(wallet: WalletView, order: SwapOrder) -> MovementQuote:
     """Check limits and simulate like `send`, without signing. Raises: what `send` raises before signing."""
-    pipeline.assert_allowed(_unpriced(wallet, order))
+    pipeline.assert_allowed(_movement(wallet, order))
     try:
-        movement, offer, minimum = _bounded_offer(wallet, order)
+        movement, offer, draft = _bounded_offer(wallet, order)
     except PortError as error:
         raise failures.failure(TransactionType.SWAP, error) from None
     pipeline.assert_allowed(movement)
-    exchange = _exchange(order)
     try:
-        fee_units = pipeline.dry_run(
-            movement, lambda signer: exchange.draft(offer, minimum_units=minimum.units, signer=signer)
-        ).fee_units
+        fee_units = pipeline.dry_run(movement, draft).fee_units
     except ServiceError as error:
         if error.details.get("reason") != gas.SHORTAGE or not gas.are_available(
             order.gas, order.chain, order.input_amount
@@ -125,11 +114,7 @@ def quote(wallet: WalletView, order: SwapOrder) -> SwapQuote:
             raise
         movement = gas.quote(movement, [error.details], without=error)
         fee_units = parse_amount(error.details["required"], native(order.chain)).units
-    output = TokenAmount(offer.output_units, order.output_token)
-    return SwapQuote(
-        movement=movement, fee_units=fee_units, output=output, minimum=minimum,
-        slippage_bps=order.slippage_bps, route=offer.route,
-    )  # fmt: skip
+    return MovementQuote(movement=movement, fee_units=fee_units, offer=offer)
 
 
 def send(
@@ -141,23 +126,18 @@ def send(
 
     Raises: the 403 errors of refused limits; PriceUnavailable; SwapFailed if it is known not to have happened.
     """
-    started_at = clock.now()
+    state, started_at, unpriced = app_state(), clock.now(), _movement(wallet, order)
     # Checked without a price first: a frozen agent costs no call to the exchange.
-    pipeline.assert_allowed(_unpriced(wallet, order))
+    pipeline.assert_allowed(unpriced)
     try:
-        movement, offer, minimum = _bounded_offer(wallet, order)
+        movement, _offer, draft = _bounded_offer(wallet, order)
     except PortError as error:
-        raise pipeline.record_failed(_unpriced(wallet, order), error, claim=claim) from None
+        raise pipeline.record_failed(unpriced, error, claim=claim) from None
     pipeline.assert_allowed(movement)
-    exchange = _exchange(order)
-
-    def draft(signer: Signer | None) -> TransactionDraft:
-        return exchange.draft(offer, minimum_units=minimum.units, signer=signer)
 
     def sign(session: Session, drafted: TransactionDraft, signer: Signer, nonce: int | None) -> SignedTransaction:
-        return exchange.sign(
-            drafted, signer, sequence=nonce, concurrent=_concurrent_outflows(session, movement, drafted, nonce)
-        )
+        concurrent = _concurrent_outflows(session, movement, drafted, nonce)
+        return state.ports.swap_exchanges[order.chain].sign(drafted, signer, sequence=nonce, concurrent=concurrent)
 
     def buy_gas(shortage: PortError) -> history.TransactionView:
         gas.buy(movement, [shortage], since=started_at, wait_seconds=wait_seconds, claim=claim)
@@ -169,8 +149,8 @@ def send(
     )
 
 
-def _bounded_offer(wallet: WalletView, order: SwapOrder) -> tuple[Movement, SwapOffer, TokenAmount]:
-    """Get prices and an offer, and bound the loss. Raises: PriceUnavailable, PortError."""
+def _bounded_offer(wallet: WalletView, order: SwapOrder) -> tuple[Movement, SwapOffer, DraftFunction]:
+    """Get prices and an offer, bound the loss, and return how to draft it. Raises: PriceUnavailable, PortError."""
     state = app_state()
     # The limits of the services that give quotes are shared by all agents.
     state.rate_limiter.count(state.settings.quote_rate_limit, "quotes", wallet.agent_id)
@@ -183,7 +163,8 @@ def _bounded_offer(wallet: WalletView, order: SwapOrder) -> tuple[Movement, Swap
             "There is no current price for these tokens, so quotes cannot be checked; try again shortly."
         )
     request = SwapRequest(wallet.address_on(order.chain), order.input_amount, order.output_token, order.slippage_bps)
-    offer = state.ports.swap_exchanges[order.chain].quote(request)
+    exchange = state.ports.swap_exchanges[order.chain]
+    offer = exchange.quote(request)
     minimum, loss_nanos = compute_bounds(
         order.input_amount,
         order.output_token,
@@ -194,26 +175,19 @@ def _bounded_offer(wallet: WalletView, order: SwapOrder) -> tuple[Movement, Swap
         slippage_bps=order.slippage_bps,
         deviation_bps=state.settings.max_price_deviation_bps,
     )
-    output = ExpectedOutput(order.output_token, offer.output_units, minimum.units)
-    return _movement(wallet, order, output=output, value_nanos=loss_nanos), offer, minimum
+    output = ExpectedOutput(order.output_token, TokenAmount(offer.output_units, order.output_token), minimum)
+    movement = replace(_movement(wallet, order), output=output, value_nanos=loss_nanos)
+    return movement, offer, lambda signer: exchange.draft(offer, minimum_units=minimum.units, signer=signer)
 
 
-def _unpriced(wallet: WalletView, order: SwapOrder) -> Movement:
+def _movement(wallet: WalletView, order: SwapOrder) -> Movement:
     """Return the swap before an offer is known; its value is 0."""
-    return _movement(wallet, order, output=ExpectedOutput(order.output_token), value_nanos=0)
-
-
-def _movement(wallet: WalletView, order: SwapOrder, *, output: ExpectedOutput, value_nanos: int) -> Movement:
     # The output goes to the wallet itself, so no allowlist applies.
     return Movement(
         wallet=wallet, type=TransactionType.SWAP, chain=order.chain, recipient=wallet.address_on(order.chain),
-        payee=None, amount=order.input_amount, value_nanos=value_nanos, output=output,
+        payee=None, amount=order.input_amount, value_nanos=0, output=ExpectedOutput(order.output_token),
         max_fee_nanos=order.max_fee_nanos,
     )  # fmt: skip
-
-
-def _exchange(order: SwapOrder) -> SwapExchange:
-    return app_state().ports.swap_exchanges[order.chain]
 
 
 def _concurrent_outflows(
@@ -263,13 +237,13 @@ class SwapQuoteShape(MovementQuoteShape):
     """The quote of a dry run of a swap: limits and simulation passed; costs are maxima."""
 
     input_token = fields.String(required=True, attribute="movement.amount.token.symbol")
-    output_token = fields.String(required=True, attribute="output.token.symbol")
+    output_token = fields.String(required=True, attribute="movement.output.token.symbol")
     input_amount = fields.String(required=True, attribute="movement.amount")
-    output_amount = fields.String(required=True, attribute="output")
-    minimum_output_amount = fields.String(required=True, attribute="minimum")
-    slippage_bps = fields.Integer(required=True)
+    output_amount = fields.String(required=True, attribute="movement.output.quoted")
+    minimum_output_amount = fields.String(required=True, attribute="movement.output.minimum")
+    slippage_bps = fields.Integer(required=True, attribute="offer.request.slippage_bps")
     chain = fields.String(required=True, attribute="movement.chain")
-    route = fields.String(required=True)
+    route = fields.String(required=True, attribute="offer.route")
     value_usd = definition.VALUE_USD
 
 
@@ -298,9 +272,4 @@ SWAP = WalletMovement(
     name=MovementKind.SWAP, title="Swap", noun="swap", errors=(SwapFailed, GasPending),
     body=SwapBody(), result=SwapShape, quote_result=SwapQuoteShape,
     parse=swap, quote=quote, send=send,
-    tool=Tool(
-        "swap", "wallets.swap",
-        "Swap one token for another on the same chain. `dry_run` returns a quote without sending. `pending` means "
-        "sent: read it with get_transactions, and do not swap again.",
-    ),
 )  # fmt: skip

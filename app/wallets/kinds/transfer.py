@@ -22,7 +22,7 @@ from app.wallets.core.lifecycle import TransactionType
 from app.wallets.core.parsing import GasSource
 from app.wallets.core.wallets import WalletView
 from app.wallets.kinds import definition
-from app.wallets.kinds.definition import MAX_NETWORK_FEE, MovementQuoteShape, MovementState, Tool, WalletMovement
+from app.wallets.kinds.definition import MAX_NETWORK_FEE, MovementQuoteShape, MovementState, WalletMovement
 from app.wallets.transfers import TransferOrder
 from app.web.fields import Recipient, Symbol
 from app.web.schemas import AcceptsCamelCase
@@ -43,6 +43,12 @@ class MovementBody(AcceptsCamelCase):
     max_network_fee_usd = MAX_NETWORK_FEE
     approval_note = APPROVAL_NOTE
     dry_run = definition.dry_run_field("the transaction")
+
+
+class WithdrawalBody(MovementBody):
+    """A withdrawal, also of a foreign token, by the `currency` that `GET /v1/wallets/{id}/tokens` lists."""
+
+    currency = Symbol(required=True, metadata={"example": "USDC"})
 
 
 class MovementShape(MovementState):
@@ -76,11 +82,12 @@ def parse_movement(type_: TransactionType, body: Mapping[str, Any]) -> TransferO
     problems: dict[str, list[str]] = {}
     name, gas = parsing.parse_chain(body["chain"], problems), body.get("gas", GasSource.AUTO)
     takes_all = body["amount"] == _ALL
+    parse = parsing.parse_withdrawn if type_ is TransactionType.WITHDRAWAL else parsing.parse_token
+    token = parse(name, body["currency"], problems, field="currency")
     if takes_all:
-        token = parsing.parse_token(name, body["currency"], problems, field="currency")
         parsed = None if token is None else TokenAmount(0, token)
     else:
-        parsed = parsing.parse_token_amount(name, body["amount"], body["currency"], problems)
+        parsed = parsing.parse_amount_of(token, body["amount"], problems)
     recipient = None
     if name is not None:
         try:
@@ -133,13 +140,8 @@ TRANSFER = _TransferKind(
     name=MovementKind.TRANSFER, title="Transfer", noun="movement", errors=(AddressNotAllowed, TransferFailed),
     body=MovementBody(), result=MovementShape, quote_result=TransferQuoteShape,
     parse=transfer, quote=transfers.quote, send=transfers.send,
-    tool=Tool(
-        "transfer", "wallets.transfer",
-        "Transfer tokens to an address. `dry_run` checks the limits and returns the fee without sending. `pending` "
-        "means sent: read it with get_transactions, and do not transfer again.",
-    ),
 )  # fmt: skip
 WITHDRAWAL = replace(
     TRANSFER, name=MovementKind.WITHDRAWAL, title="Withdrawal", errors=(AddressNotAllowed, WithdrawalFailed),
-    parse=withdraw, tool=None,
+    body=WithdrawalBody(), parse=withdraw,
 )  # fmt: skip

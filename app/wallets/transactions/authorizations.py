@@ -30,21 +30,27 @@ from app.wallets.views.history import TransactionView
 
 
 def read_funds(movement: Movement) -> AvailableFunds:
-    """Read what a wallet has of a movement's token. Raises: Unreachable."""
+    """Read what a wallet has of a movement's token, if it covers it. Raises: NotAffordable, Unreachable."""
     chain = app_state().ports.chains[movement.chain]
     # The nonce first: what is signed in between counts as unmined.
     sequence = chain.transaction_counts([movement.sender]).get(movement.sender)
     block = chain.head().number
-    return AvailableFunds(chain.balances(movement.sender).of(movement.amount.token).units, sequence, block)
+    funds = AvailableFunds(chain.balances(movement.sender).of(movement.amount.token).units, sequence, block)
+    with read_only_unit() as session:
+        assert_affordable(session, movement, funds)
+    return funds
 
 
 def assert_affordable(session: Session, movement: Movement, funds: AvailableFunds, *, more_units: int = 0) -> None:
-    """Refuse a payment that a balance does not cover, with more, after all unmined movements. Raises: NotAffordable."""
+    """Refuse a payment that a balance does not cover, with its fee and more, after all unmined movements.
+
+    Raises: NotAffordable.
+    """
     token = movement.amount.token
     unmined_units, _fees = settlement.outflows(
         session, movement.sender, movement.chain, since_sequence=funds.sequence, since_block=funds.block
     )
-    needed = movement.amount.units + more_units + unmined_units.get(token, 0)
+    needed = movement.amount.units + (movement.gas_fee_units or 0) + more_units + unmined_units.get(token, 0)
     NotAffordable.check(token, "insufficient_funds", funds.units, needed)
 
 

@@ -20,7 +20,7 @@ from app.ports.chain import BlockRef, Chain, TransactionOutcome, TransactionStat
 from app.ports.errors import PortError
 from app.state import app_state
 from app.wallets.core import lifecycle
-from app.wallets.core.lifecycle import MovementStatus
+from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus
 from app.wallets.core.models import SignedAttempt, Transaction
 from app.wallets.transactions import open_transactions, replacement, settlement
 from app.wallets.transactions.open_transactions import OpenMovement
@@ -192,7 +192,9 @@ def _schedule_recheck(movements: Sequence[OpenMovement | Transaction], now: date
 
 def _rebroadcast_stale(chain: Chain, waiting: Sequence[OpenMovement], now: datetime) -> int:
     """Rebroadcast bytes some time after the last broadcast: nodes may have dropped or never received them."""
-    stale = [each for each in waiting if not each.is_authorization and _is_broadcast_stale(each, now)]
+    # What another party submits is not sent from here.
+    ours = [each for each in waiting if each.latest.purpose != AttemptPurpose.AUTHORIZATION]
+    stale = [each for each in ours if _is_broadcast_stale(each, now)]
     stale.sort(key=lambda movement: (movement.latest.sent_at, movement.nonce or 0))
     del stale[_REBROADCASTS_PER_PASS:]
     if not stale:

@@ -9,7 +9,7 @@ import structlog
 from sqlalchemy import ColumnElement, Row, bindparam, case, exists, func, select
 
 from app.authenticated import RowChanged, seal_of
-from app.core.chains import TOKENS_BY_SYMBOL, ChainName
+from app.core.chains import ChainName, token_named
 from app.core.money import TokenAmount
 from app.db.tables import table_of
 from app.db.unit_of_work import read_only_unit
@@ -60,11 +60,6 @@ class OpenMovement:
     @property
     def expires_at_height(self) -> int | None:
         return self.query.expires_at_height
-
-    @property
-    def is_authorization(self) -> bool:
-        """Return whether another party submits it."""
-        return bool(self.latest.purpose == AttemptPurpose.AUTHORIZATION)
 
     @property
     def latest(self) -> SignedBytes:
@@ -172,10 +167,10 @@ def _movement(row: Transaction, attempts: list[SignedBytes]) -> OpenMovement:
         request_id=row.request_id,
         query=TransactionQuery(
             row.id, sender, row.nonce, tuple(a.tx_hash for a in attempts), row.expires_at_height,
-            TOKENS_BY_SYMBOL[row.output_currency] if row.output_currency else None,
+            token_named(row.output_currency) if row.output_currency else None,
             attempts[-1].terms,
         ),
         attempts=tuple(attempts),
-        intent=TransferIntent(sender, row.to_address, TokenAmount(row.amount_units, TOKENS_BY_SYMBOL[row.currency])),
+        intent=TransferIntent(sender, row.to_address, TokenAmount(row.amount_units, token_named(row.currency))),
         kind=row.kind, max_fee_nanos=row.max_fee_nanos,
     )  # fmt: skip

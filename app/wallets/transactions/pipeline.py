@@ -20,8 +20,10 @@ from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import ServiceError
 from app.idempotency.service import Claim
+from app.ports.bridges import BridgeOffer
 from app.ports.chain import Chain, Shortage, SignedTransaction, TransactionDraft
 from app.ports.errors import PortError
+from app.ports.swaps import SwapOffer
 from app.ports.vault import Signer
 from app.spending import accounts as spending_accounts
 from app.spending import holds as spending_holds
@@ -55,8 +57,8 @@ class ExpectedOutput:
     """The expected output of a swap: quoted and minimum; None while there is no quote."""
 
     token: Token
-    quoted_units: int | None = None
-    minimum_units: int | None = None
+    quoted: TokenAmount | None = None
+    minimum: TokenAmount | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ class Movement:
         held, output = self.spending_request if is_held else None, self.output
         return Intent(
             transaction_id, self.wallet.id, self.chain, str(self.kind or self.type), self.recipient, self.amount, held,
-            minimum_units=None if output is None else output.minimum_units,
+            minimum_units=output.minimum.units if output and output.minimum else None,
         )  # fmt: skip
 
     @property
@@ -105,16 +107,17 @@ class Movement:
         return SpendingRequest(
             self.value_nanos, self.payee, self.chain.family, self.domain, self.session_id,
             approved=None if is_fee else self.wallet.approved, is_network_fee=is_fee,
-            buys_credits=self.kind == MovementKind.TOPUP,
+            buys_credits=self.kind == MovementKind.TOPUP, is_foreign=self.amount.token.contract is not None,
         )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovementQuote:
-    """The result of a dry run that passed: the movement and its maximum network fee."""
+    """The result of a dry run that passed: the movement, its maximum network fee, and the offer that it accepts."""
 
     movement: Movement
     fee_units: int
+    offer: BridgeOffer | SwapOffer | None = None
     dry_run: bool = True
     recipient_is: str | None = None
     similar_recipients: tuple[str, ...] = ()
@@ -160,7 +163,7 @@ def dry_run(movement: Movement, draft: DraftFunction) -> TransactionDraft:
         with read_only_unit() as session:
             if not movement.takes_all:
                 spending_holds.check(session, movement.wallet.id, counted.spending_request)
-            assert_affordable(session, counted, drafted)
+            assert_affordable(session, movement.chain, drafted)
         return drafted
 
     try:
@@ -280,7 +283,7 @@ def _record_signed(
     transaction_id = intent.id
     with intents.recording(intent) as session:
         spending_holds.hold(session, movement.wallet.id, movement.spending_request, reference=transaction_id)
-        assert_affordable(session, movement, draft)
+        assert_affordable(session, movement.chain, draft)
         transaction = new_transaction(transaction_id, movement)
         signed = lifecycle.record_signed(session, transaction, draft, lambda nonce: sign(session, draft, signer, nonce))
         claim.bind(session, transaction_id)
@@ -290,19 +293,19 @@ def _record_signed(
         return recorded, signed
 
 
-def assert_affordable(session: Session, movement: Movement, draft: TransactionDraft) -> None:
-    """Refuse a movement that the balances do not cover after all unmined ones. Raises: NotAffordable."""
-    token, fee_token = movement.amount.token, native(movement.chain)
+def assert_affordable(session: Session, chain: ChainName, draft: TransactionDraft) -> None:
+    """Refuse what the balances do not cover after all unmined movements. Raises: NotAffordable."""
+    sender, amount, fee_token = draft.intent.sender, draft.intent.amount, native(chain)
     unmined_units, fees = settlement.outflows(
-        session, movement.sender, movement.chain, since_sequence=draft.sequence, since_block=draft.as_of
+        session, sender, chain, since_sequence=draft.sequence, since_block=draft.as_of
     )
     needed_native = draft.fee_units + fees + unmined_units.get(fee_token, 0)
-    if token == fee_token:
-        needed_native += movement.amount.units
+    if amount.token == fee_token:
+        needed_native += amount.units
     else:
-        needed = movement.amount.units + unmined_units.get(token, 0)
-        NotAffordable.check(token, "insufficient_funds", draft.token_units, needed)
-    reason = "insufficient_funds" if token == fee_token else "insufficient_gas"
+        needed = amount.units + unmined_units.get(amount.token, 0)
+        NotAffordable.check(amount.token, "insufficient_funds", draft.token_units, needed)
+    reason = "insufficient_funds" if amount.token == fee_token else "insufficient_gas"
     NotAffordable.check(fee_token, reason, draft.native_units, needed_native)
 
 
@@ -327,7 +330,8 @@ def broadcast_and_wait(
         refusals = [settlement.broadcast(chain, transaction_id, each) for transaction_id, each in sent]
         if not any(refusals) and wait_seconds is not None and wait_seconds <= 0:
             return recorded
-        if all(map(settlement.may_land, refusals)):
+        # A used nonce may be the effect of these bytes.
+        if all(refusal in {None, "nonce_too_low"} for refusal in refusals):
             query = settlement.query_for(sent[-1][0], recorded.from_address or "", signed, output_token=output_token)
             outcome_polling.wait_for_outcome(chain.name, query, seconds=wait_seconds, account_id=account_id)
             if after_legs is not None:
@@ -346,8 +350,8 @@ def new_transaction(transaction_id: str, movement: Movement) -> Transaction:
         chain=movement.chain.value, from_address=movement.sender, to_address=movement.recipient,
         amount_units=movement.amount.units, currency=movement.amount.token.symbol,
         output_currency=output.token.symbol if output else None,
-        output_quoted_units=output.quoted_units if output else None,
-        output_minimum_units=output.minimum_units if output else None,
+        output_quoted_units=output.quoted.units if output and output.quoted else None,
+        output_minimum_units=output.minimum.units if output and output.minimum else None,
         gas_fee_units=movement.gas_fee_units,
         max_fee_nanos=movement.max_fee_nanos,
         cost_nanos=movement.value_nanos or 0, created_at=clock.now(), checks=0,

@@ -32,26 +32,22 @@ from app.wallets.views.history import TransactionView
 
 def intent_of(chain: ChainName, wallet: WalletView, draft: TransactionDraft, kind: str) -> Intent:
     """Return the intent of a new submission, with which `record_submission` signs it."""
-    return _movement(chain, wallet, draft, kind).intent(new_id(), is_held=False)
-
-
-def _movement(chain: ChainName, wallet: WalletView, draft: TransactionDraft, kind: str) -> Movement:
-    return Movement(
-        wallet=wallet, type=TransactionType.TRANSFER, kind=kind, chain=chain,
-        recipient=draft.intent.recipient, payee=None, amount=draft.intent.amount, value_nanos=0,
-    )  # fmt: skip
+    return Intent(new_id(), wallet.id, chain, kind, draft.intent.recipient, draft.intent.amount)
 
 
 def record_submission(
     session: Session, chain: Chain, wallet: WalletView, draft: TransactionDraft, signer: Signer, *, intent: Intent
 ) -> tuple[TransactionView, SignedTransaction]:
     """Sign a draft and record it as pending. Raises: Rejected("insufficient_gas") after unmined transactions."""
-    movement = _movement(chain.name, wallet, draft, intent.kind)
+    movement = Movement(
+        wallet=wallet, type=TransactionType.TRANSFER, kind=intent.kind, chain=chain.name,
+        recipient=draft.intent.recipient, payee=None, amount=draft.intent.amount, value_nanos=0,
+    )  # fmt: skip
 
     def sign(nonce: int | None) -> SignedTransaction:
         # Checked once the nonce is allocated: its lock lets one at a time count what the others spend.
         try:
-            pipeline.assert_affordable(session, movement, draft)
+            pipeline.assert_affordable(session, chain.name, draft)
         except NotAffordable:
             raise Rejected("insufficient_gas") from None
         return chain.sign(draft, signer, sequence=nonce)

@@ -136,6 +136,7 @@ def _draft_replacement(chain: Chain, movement: OpenMovement) -> tuple[AttemptPur
     attempt = movement.attempt()
     purpose = AttemptPurpose(movement.latest.purpose)
     draft: TransactionDraft | None = None
+    fee_token = native(chain.name)
     is_refused = movement.latest.refusal in _PERMANENT_REASONS
     # A single refusal may have been an error: nodes are asked once more.
     if purpose is AttemptPurpose.PAYMENT and is_refused and _rebroadcast_refusal(chain, movement) in _PERMANENT_REASONS:
@@ -146,19 +147,14 @@ def _draft_replacement(chain: Chain, movement: OpenMovement) -> tuple[AttemptPur
         except Rejected as refusal:
             if refusal.reason not in _UNAFFORDABLE_REASONS | _EXPIRED_REASONS:
                 raise
-            if refusal.reason in _UNAFFORDABLE_REASONS and not _is_unaffordable(chain, movement, refusal):
+            # With too little of the fee's token, it may still be affordable at its current fee.
+            may_pay = refusal.reason in _UNAFFORDABLE_REASONS and refusal.details.get("currency") == fee_token.symbol
+            if may_pay and _rebroadcast_refusal(chain, movement) not in _UNAFFORDABLE_REASONS:
                 return None
             purpose = AttemptPurpose.CANCELLATION
     if purpose is AttemptPurpose.CANCELLATION:
         draft = chain.draft_cancellation(attempt)
     return None if draft is None else (purpose, draft)
-
-
-def _is_unaffordable(chain: Chain, movement: OpenMovement, refusal: Rejected) -> bool:
-    """Return whether a movement that is unaffordable at a higher fee is also unaffordable at its current one."""
-    if refusal.details.get("currency") != native(chain.name).symbol:
-        return True  # the token itself is missing
-    return _rebroadcast_refusal(chain, movement) in _UNAFFORDABLE_REASONS
 
 
 def _rebroadcast_refusal(chain: Chain, movement: OpenMovement) -> str | None:

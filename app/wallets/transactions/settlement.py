@@ -13,7 +13,7 @@ from sqlalchemy import BigInteger, ColumnElement, Row, and_, bindparam, or_, sel
 from sqlalchemy.orm import Session
 
 from app.core import clock
-from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Token, native
+from app.core.chains import ChainName, Token, native, token_named
 from app.db.prepared import PreparedRead
 from app.db.tables import count, table_of, update_rows
 from app.db.unit_of_work import unit_of_work
@@ -162,11 +162,6 @@ def broadcast(chain: Chain, transaction_id: str, signed: SignedTransaction) -> s
     return None
 
 
-def may_land(refusal: str | None) -> bool:
-    """Return whether an outcome can be expected after a broadcast: a used nonce may be the effect of these bytes."""
-    return refusal is None or refusal == "nonce_too_low"
-
-
 def record_refusal(transaction_id: str, tx_hash: str, reason: str | None) -> None:
     """Record why a node refused signed bytes, or that it accepts them. They could still land: it stays pending."""
     with unit_of_work() as session:
@@ -280,7 +275,7 @@ def outflows(
     fees = 0
     for currency, units, fee_cap, status in rows:
         if status != MovementStatus.FAILED.value:
-            sent[TOKENS_BY_SYMBOL[currency]] += units
+            sent[token_named(currency)] += units
         fees += fee_cap or 0
     return sent, fees
 

@@ -19,6 +19,7 @@ from app.state import app_state
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import Transaction
 from app.wallets.core.wallets import WalletView
+from app.wallets.views import foreign_tokens
 
 _READERS_PER_CHAIN = 12
 _TIMEOUT_SECONDS = 15
@@ -53,9 +54,9 @@ def find_deletion_refusal(wallet: WalletView) -> ServiceError | None:
         held = [holding for holding in read_all(wallet) if holding.amount.units]
     except BalanceFetchError as error:
         return error if wallet.transaction_count else None
-    listed = [
-        {"chain": each.chain.value, "token": each.amount.token.symbol, "balance": str(each.amount)} for each in held
-    ]
+    found = [(each.chain, each.amount) for each in held]
+    found += [(each.chain, each.token.amount) for each in foreign_tokens.read(wallet)["tokens"]]
+    listed = [{"chain": name.value, "token": each.token.symbol, "balance": str(each)} for name, each in found]
     message = "This wallet holds tokens. Transfer them out, or repeat the request with `force` set to true."
     return WalletNotEmpty(message, details={"balances": listed}) if listed else None
 

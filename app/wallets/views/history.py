@@ -9,7 +9,7 @@ from sqlalchemy import BigInteger, ColumnElement, Row, Select, bindparam, func, 
 from sqlalchemy.orm import Session
 
 from app.core import clock, identifiers
-from app.core.chains import TOKENS_BY_SYMBOL, USDC, ChainName, native
+from app.core.chains import USDC, ChainName, native, token_named
 from app.core.money import TokenAmount
 from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedRead
@@ -244,7 +244,7 @@ def _views(session: Session, rows: Sequence[Any]) -> list[TransactionView]:
     return [
         TransactionView(
             **{name: getattr(row, name) for name in _COPIED},
-            amount=str(TokenAmount(row.amount_units, TOKENS_BY_SYMBOL[row.currency])),
+            amount=str(TokenAmount(row.amount_units, token_named(row.currency))),
             output_amount=_output(row, _current_output_units(row)),
             minimum_output_amount=_output(row, row.output_minimum_units),
             gas_fee=None if row.gas_fee_units is None else str(TokenAmount(row.gas_fee_units, USDC)),
@@ -275,4 +275,4 @@ def _current_output_units(row: _TransactionRow) -> int | None:
 def _output(row: _TransactionRow, units: int | None) -> str | None:
     if row.output_currency is None or units is None:
         return None
-    return str(TokenAmount(units, TOKENS_BY_SYMBOL[row.output_currency]))
+    return str(TokenAmount(units, token_named(row.output_currency)))

@@ -1308,6 +1308,38 @@ class FleetResult(TypedDict):
     """With `all`: send it as `after` for the next batch."""
 
 
+class ForeignToken(TypedDict):
+    """A token that this service does not know; anybody can write `claimed_symbol` and `claimed_name`."""
+
+    chain: str
+    """The chain of the contract."""
+    currency: str
+    """Its name in a withdrawal: contract or mint, a colon, and decimals."""
+    contract: str
+    """The address of its contract or mint."""
+    decimals: int
+    """The decimals that it claims; 0 if that is no number up to 36, so that it is counted in base units."""
+    balance: str
+    """What the contract says that the wallet holds."""
+    claimed_symbol: str | None
+    """The symbol that the token claims, without unprintable characters; anybody can write it."""
+    claimed_name: str | None
+    """What the token calls itself, without unprintable characters; anybody can write it."""
+    withdrawal_refusal: str | None
+    """Why it cannot be withdrawn, if that is known; null otherwise."""
+
+
+class ForeignTokens(TypedDict):
+    """The foreign tokens of a wallet, and the chains that cannot be read."""
+
+    wallet_id: str
+    """The unique identifier of the wallet (UUID)."""
+    tokens: list[ForeignToken]
+    """The foreign tokens that are not at zero."""
+    unreadable_chains: list[str]
+    """The chains that did not respond."""
+
+
 class FreezeBody(TypedDict):
     """What else is stopped."""
 
@@ -4172,7 +4204,37 @@ WithdrawResult = TypedDict(
 """One of: AwaitingApproval or Movement or TransferQuote."""
 
 
-ApprovalReason: TypeAlias = Literal["approval_threshold_usd", "approve_new_recipients", "approve_new_domains"]
+class WithdrawalBody(TypedDict):
+    """A withdrawal, also of a foreign token, by the `currency` that `GET /v1/wallets/{id}/tokens` lists."""
+
+    chain: Chain
+    """The chain that the payment is made on."""
+    to: str
+    """The address of the recipient."""
+    amount: str
+    """The amount in units of the token, as a decimal string such as `12.5`."""
+    currency: str
+    """The token that `amount` is denominated in."""
+    gas: NotRequired[GasSource]
+    """The payer of the network fee: the wallet (`own`), or the service, for a fee in USDC (`sponsored`: USDC
+    only). `auto` is `sponsored` where that is possible and the wallet holds too little of the native token.
+    Default: `"auto"`.
+    """
+    session_id: NotRequired[str | None]
+    """A session that this counts against, besides the wallet's limits."""
+    max_network_fee_usd: NotRequired[float | None]
+    """Refuse rather than sign for a higher network fee (`network_fee_usd`, or `gas_fee`). Fees follow the market:
+    allow twice what a dry run returned.
+    """
+    approval_note: NotRequired[str | None]
+    """What the owner reads about this payment if it needs an approval; marked as your words."""
+    dry_run: NotRequired[bool]
+    """Check the limits, simulate the transaction and return a quote; nothing is signed. Default: `false`."""
+
+
+ApprovalReason: TypeAlias = Literal[
+    "approval_threshold_usd", "approve_new_recipients", "approve_new_domains", "foreign_token"
+]
 
 
 ApprovalStatus: TypeAlias = Literal["awaiting", "approved", "executed", "rejected", "expired", "cancelled", "failed"]

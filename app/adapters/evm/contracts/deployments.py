@@ -55,6 +55,10 @@ class EvmDeployment:
     # The protocol's interval; 0 where blocks are made on demand.
     block_seconds: float = 12.0
 
+    def known_contract(self, address: str) -> str | None:
+        """Return what a contract is that is no foreign token's; wrapped ether is one, as no movement leaves any."""
+        return None if address == self.weth else dead_end(address)
+
     def contracts(self) -> Iterator[tuple[str, str]]:
         for each in fields(self):
             value = getattr(self, each.name)

@@ -15,6 +15,7 @@ from app.adapters.evm import calls
 from app.adapters.evm.calls import RpcTransaction
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import MULTICALL3
+from app.adapters.evm.foreign_tokens import CONTRACTS_TERM
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.core.chains import USDC, Token
@@ -36,6 +37,7 @@ class EvmScanState:
     sequence: int
     is_unscanned: bool
     readings: tuple[tuple[int, int, int], ...] = ()
+    contracts: tuple[str, ...] = ()
 
     @classmethod
     def from_terms(cls, terms: Terms) -> Self:
@@ -44,7 +46,8 @@ class EvmScanState:
         )
         parts = [[int(part) for part in reading.split(":")] for reading in str(terms.get("readings") or "").split()]
         readings = tuple((number, native, sequence) for number, native, sequence in parts)
-        return cls(since, number, native, sequence, bool(fresh), readings)
+        contracts = str(terms.get(CONTRACTS_TERM) or "").split()
+        return cls(since, number, native, sequence, bool(fresh), readings, tuple(contracts))
 
     def as_terms(self) -> Terms:
         """Return JSON values; wei would not fit the integers of every JSON reader."""
@@ -52,6 +55,7 @@ class EvmScanState:
             "since": self.since, "number": self.number, "native": str(self.native_units), "sequence": self.sequence,
             "fresh": int(self.is_unscanned),
             "readings": " ".join(":".join(map(str, reading)) for reading in self.readings),
+            CONTRACTS_TERM: " ".join(self.contracts),
         }  # fmt: skip
 
     def at_block(self, number: int, native_units: int, sequence: int) -> Self:

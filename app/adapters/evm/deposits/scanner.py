@@ -4,7 +4,7 @@ A whole scan is made on one endpoint, so that all of its figures belong to one v
 a block during the scan, the scan is discarded. USDC is read from the token's own logs.
 """
 
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.calls import EvmConnection
 from app.adapters.evm.deposits import native
 from app.adapters.evm.deposits.native import EvmScanState
+from app.adapters.evm.foreign_tokens import MAX_CONTRACTS, find_contracts
 from app.adapters.jsonrpc.calls import EndpointError
 from app.adapters.jsonrpc.endpoint import RpcEndpoint
 from app.core.chains import USDC, ZERO_EVM_ADDRESS
@@ -127,6 +128,8 @@ class EvmDepositScanner(EvmConnection):
         last = min(number, max(first, known) + _MAX_SCAN_BLOCKS)
         usdc = self.deployment.usdc
         tokens, last = find_deposits(endpoint, usdc, watched, start_blocks=floors, last=last, at_least=known)
+        chunks = (list(states)[at:][:_ADDRESSES_PER_QUERY] for at in range(0, len(states), _ADDRESSES_PER_QUERY))
+        arrived = ChainMap(*(dict(find_contracts(endpoint, chunk, first, last)) for chunk in chunks))
         scan_states, natives = native.find_deposits(
             endpoint, watched, native_token=self.native, block=block, compared_at=known
         )
@@ -138,6 +141,8 @@ class EvmDepositScanner(EvmConnection):
         for address, before in states.items():
             after = scan_states.get(address, before)
             after = after if is_behind else replace(after, is_unscanned=False)
+            foreign = (each for each in arrived[address] if self.deployment.known_contract(each) is None)
+            after = replace(after, contracts=(*dict.fromkeys((*before.contracts, *foreign)),)[-MAX_CONTRACTS:])
             if after != before:
                 changed[address] = after.as_terms()
         return DepositScan(cursor if is_behind else reached, changed, (*tokens, *natives))

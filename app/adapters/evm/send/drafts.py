@@ -9,8 +9,8 @@ from web3.types import TxParams, Wei
 from app.adapters.evm import calls
 from app.adapters.evm.calls import call, count, fee
 from app.adapters.evm.contracts import calls as contracts
-from app.adapters.evm.contracts.calls import EvmConnection
 from app.adapters.evm.contracts.deployments import MULTICALL3
+from app.adapters.evm.foreign_tokens import CONTRACT_TERM, EvmTokenReader
 from app.adapters.evm.send import refusals, transactions
 from app.adapters.evm.send.transactions import CallTarget, FeeTerms, GasPrice, encode_signed, fields_of, target_of
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
@@ -40,13 +40,15 @@ class EvmDraftData:
     revert: str | None
 
 
-class EvmDrafter(EvmConnection):
+class EvmDrafter(EvmTokenReader):
     def draft(self, intent: TransferIntent) -> TransactionDraft:
         target = target_of(intent, {}, usdc=self.deployment.usdc)
         usual = transactions.TRANSFER_GAS if intent.amount.token == self.native else transactions.TOKEN_TRANSFER_GAS
         code = calls.has_code(intent.recipient)
+        held = None if intent.amount.token.contract is None else self.movable_units(intent)
         drafted = self.draft_call(intent, target, gas=usual, simulates=True, terms={}, also=[code])
-        return replace(drafted, recipient_is=CONTRACT if code.result else None)
+        token_units = drafted.token_units if held is None else held
+        return replace(drafted, token_units=token_units, recipient_is=CONTRACT if code.result else None)
 
     def draft_call(
         self,
@@ -127,7 +129,10 @@ class EvmDrafter(EvmConnection):
             required = amount.units + max_fee_terms.max_units
             Shortage.check(self.native, "insufficient_funds", readings.native_units, required)
         else:
-            Shortage.check(amount.token, "insufficient_funds", readings.token_units, amount.units)
+            if amount.token.contract is None:
+                Shortage.check(amount.token, "insufficient_funds", readings.token_units, amount.units)
+            else:
+                terms = {**terms, CONTRACT_TERM: amount.token.contract}
             Shortage.check(self.native, "insufficient_gas", readings.native_units, max_fee_terms.max_units)
         return TransactionDraft(
             intent=intent, fee_units=max_fee_terms.max_units, native_units=readings.native_units,

@@ -146,12 +146,13 @@ def _encode(fields: Mapping[str, Any], *signature: int) -> bytes:
 
 
 def target_of(intent: TransferIntent, terms: Terms, *, usdc: str) -> CallTarget:
-    """Return the call that executes an intent: the one in the terms, a plain transfer, or a transfer of USDC."""
+    """Return the call that executes an intent: the one in the terms, a plain transfer, or one of a token."""
     call = CallTarget.from_terms(terms)
     if call is not None:
         return call
-    if intent.amount.token == USDC:
-        return CallTarget(usdc, 0, contracts.TRANSFER.encode(intent.recipient, intent.amount.units))
+    contract = usdc if intent.amount.token == USDC else intent.amount.token.contract
+    if contract is not None:
+        return CallTarget(contract, 0, contracts.TRANSFER.encode(intent.recipient, intent.amount.units))
     return CallTarget(intent.recipient, intent.amount.units, b"")
 
 

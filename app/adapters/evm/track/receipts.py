@@ -20,6 +20,7 @@ from app.adapters.evm import calls
 from app.adapters.evm.calls import MAX_BATCH, RpcTransaction, TransactionReceipt, read_logs
 from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.calls import AUTHORIZATION_USED_EVENT, TRANSFER_EVENT, ContractEvent, EvmConnection
+from app.adapters.evm.foreign_tokens import CONTRACT_TERM
 from app.adapters.evm.send import transactions
 from app.adapters.evm.send.transactions import CallTarget, FeeTerms, GasPrice
 from app.adapters.evm.track.authorizations import AuthorizationPoller, OpenAuthorization
@@ -127,10 +128,14 @@ class EvmReceiptPoller(AuthorizationPoller):
         receipt = next((found for call in receipts if (found := call.result_or_none) is not None), None)
         if receipt is None:
             return None
+        foreign = query.terms.get(CONTRACT_TERM)
+        sent = (TRANSFER_EVENT.decode(log) for log in receipt.logs if log.contract == foreign)
+        # A foreign token whose transfer returns false has moved nothing.
+        has_sent = foreign is None or query.sender in {fields[0] for fields in sent if fields}
         has_l1_fee = self.deployment.gas_price_oracle is not None
         l1_fee = receipt.l1_fee_units if has_l1_fee else 0
         return TransactionOutcome(
-            status=TransactionStatus.SUCCEEDED if receipt.succeeded else TransactionStatus.REVERTED,
+            status=TransactionStatus.SUCCEEDED if receipt.succeeded and has_sent else TransactionStatus.REVERTED,
             tx_hash=receipt.tx_hash,
             block=receipt.block,
             # The node that returned the head may lag behind the one that had the receipt.

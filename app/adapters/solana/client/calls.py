@@ -15,6 +15,7 @@ from solders.rpc.config import (
     RpcContextConfig,
     RpcSimulateTransactionAccountsConfig,
     RpcSimulateTransactionConfig,
+    RpcTokenAccountsFilterProgramId,
 )
 from solders.rpc.requests import (
     Body,
@@ -24,6 +25,7 @@ from solders.rpc.requests import (
     GetMinimumBalanceForRentExemption,
     GetMultipleAccounts,
     GetSlot,
+    GetTokenAccountsByOwner,
     SimulateVersionedTransaction,
 )
 from solders.transaction import VersionedTransaction
@@ -103,6 +105,12 @@ def accounts(
     """Return a call for accounts; `at_least` is the slot that the node must have reached."""
     config = RpcAccountInfoConfig(encoding=UiAccountEncoding.Base64, commitment=level, min_context_slot=at_least)
     return SolanaRpcCall(GetMultipleAccounts(list(keys), config), wire.accounts(len(keys)))
+
+
+def token_accounts(owner: Pubkey, program: Pubkey, level: CommitmentLevel) -> SolanaRpcCall[wire.OwnedTokens]:
+    config = RpcAccountInfoConfig(encoding=UiAccountEncoding.JsonParsed, commitment=level)
+    of_program = RpcTokenAccountsFilterProgramId(program)
+    return SolanaRpcCall(GetTokenAccountsByOwner(owner, of_program, config), wire.OwnedTokens.read)
 
 
 def blockhash(level: CommitmentLevel) -> SolanaRpcCall[wire.Blockhash]:

@@ -20,7 +20,7 @@ from solders.transaction import VersionedTransaction
 from werkzeug.utils import cached_property
 
 from app.core import foreign
-from app.core.chains import base58_bytes
+from app.core.chains import MAX_DECIMALS, Token, base58_bytes, token_named
 
 T = TypeVar("T")
 F = TypeVar("F", bound="_Found[Any]")
@@ -61,6 +61,24 @@ class _Found(_AtSlot, Generic[T]):
     """What was asked for, at a slot; None for what does not exist."""
 
     found: foreign.Items[T | None] = Field(alias="value")
+
+
+class OwnedToken(foreign.ForeignModel):
+    """A token account as nodes read it: not at all if its mint does not exist any more."""
+
+    address: PubkeyText = Field(alias="pubkey")
+    program: PubkeyText = _at("account", "owner")
+    mint: PubkeyText = _at("account", "data", "parsed", "info", "mint", default=Pubkey.default())
+    state: str = _at("account", "data", "parsed", "info", "state", default="")
+    units: foreign.U64Digits = _at("account", "data", "parsed", "info", "tokenAmount", "amount", default=0)
+    decimals: foreign.U64 = _at("account", "data", "parsed", "info", "tokenAmount", "decimals", default=0)
+
+    @property
+    def token(self) -> Token:
+        return token_named(f"{self.mint}:{self.decimals if self.decimals <= MAX_DECIMALS else 0}")
+
+
+OwnedTokens = _Found[OwnedToken]
 
 
 class Blockhash(_AtSlot):

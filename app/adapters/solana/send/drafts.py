@@ -32,7 +32,7 @@ def draft_transfer(rpc: SolanaRpc, intent: TransferIntent, *, mint: Pubkey, leve
     rent_units = readings.missing_rent(recipient_tokens) if creates_account else 0
     fee_units += rent_units
     token_units = tokens.units_of(sender_tokens, owner=owners[0], mint=mint)
-    _assert_affordable(intent, lamports, token_units, fee_units, readings.empty_rent)
+    assert_affordable(intent, lamports, token_units, fee_units, readings.empty_rent)
     held = lamports, lamports if intent.amount.token == SOL else token_units
     draft = readings.draft(intent, plan.as_terms(), fee_units, held, recipient_kind(intent.recipient, recipient))
     if not _lacks_only_fee(intent, readings, lamports, fee_units):
@@ -40,9 +40,7 @@ def draft_transfer(rpc: SolanaRpc, intent: TransferIntent, *, mint: Pubkey, leve
     return replace(draft, rent_units=rent_units)
 
 
-def _assert_affordable(
-    intent: TransferIntent, lamports: int, token_units: int, fee_units: int, empty_rent: int
-) -> None:
+def assert_affordable(intent: TransferIntent, lamports: int, token_units: int, fee_units: int, empty_rent: int) -> None:
     amount, outflow = intent.amount, fee_units + _leaving_lamports(intent)
     if amount.token == SOL:
         Shortage.check(SOL, "insufficient_funds", lamports, amount.units + fee_units)
@@ -74,7 +72,7 @@ def assert_valid_recipient(
     kind = refusals.account_refusal(found)
     if kind is not None:
         raise _invalid(kind)
-    if intent.amount.token != USDC:
+    if intent.amount.token == SOL:
         missing = empty_rent - (found.lamports if found else 0)
         if intent.recipient != intent.sender and intent.amount.units < missing:
             details = {"currency": SOL.symbol, "minimum": str(TokenAmount(missing, SOL))}
