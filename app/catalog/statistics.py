@@ -139,10 +139,8 @@ def last_24_hours(session: Session, service_ids: Collection[str], now: datetime 
     rows = session.execute(select(minute.service_id, *counted).where(*of_minutes).group_by(minute.service_id))
     totals_of = {service_id: [int(each) for each in found] for service_id, *found in rows}
     of_hours = latency.service_id.in_(service_ids), latency.hour >= _hour(now) - _DAY
-    columns = latency.service_id, latency.bar
-    for service_id, bar, calls in session.execute(
-        select(*columns, func.sum(latency.calls)).where(*of_hours).group_by(*columns)
-    ):
+    by = latency.service_id, latency.bar
+    for service_id, bar, calls in session.execute(select(*by, func.sum(latency.calls)).where(*of_hours).group_by(*by)):
         buckets[service_id][bar] = int(calls)
     return {each: _daily_usage(buckets[each], *totals_of.get(each, [0, 0, 0])) for each in service_ids}
 

@@ -60,8 +60,14 @@ def _check_chain(chain: ChainName, state: AppState) -> None:
     capacity = settlement_capacity.read_capacity(chain)
     if capacity is None:
         return
-    address = treasury.wallet(WalletRole.TREASURY, chain).address_on(chain)
-    treasury_units = state.ports.chains[chain].balances(address).of(USDC).units
+    treasury_units = None
+    try:
+        address = treasury.wallet(WalletRole.TREASURY, chain).address_on(chain)
+        treasury_units = state.ports.chains[chain].balances(address).of(USDC).units
+    except (PortError, KeyServiceUnavailable):
+        # Without payouts it is only shown, and must not stop the check.
+        if state.settings.payouts_enabled:
+            raise
     settlement_capacity.store_gas_reserve(chain, capacity, treasury_units)
     settler, faucet, token = treasury.settler(chain), state.ports.faucet, native(chain)
     if settlement_capacity.covers_gas(capacity):

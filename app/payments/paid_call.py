@@ -203,18 +203,14 @@ class PaidCall(ABC):
 
     def _mark_served(self, payment: PaymentGrant, record: Callable[[Session], None] | None = None) -> None:
         """Record that the payment's call was served, with retries."""
-
-        def served() -> None:
-            payment.mark_served(record)
+        if self._retry(lambda: payment.mark_served(record)):
             self._count_revenue(payment.price_nanos)
-
-        self._retry(served)
 
     def _count_revenue(self, nanos: int) -> None:
         # Without the id of a service.
         counters.REVENUE_USD.labels(self._call.provider.partition(":")[0]).inc(nanos / money.NANOS_PER_USD)
 
-    def _retry(self, operation: Callable[[], None]) -> None:
+    def _retry(self, operation: Callable[[], None]) -> bool:
         for delay_seconds in (*_RETRY_DELAYS_SECONDS, None):
             try:
                 with self._app_context():
@@ -225,7 +221,8 @@ class PaidCall(ABC):
                 if delay_seconds is not None:
                     time.sleep(delay_seconds)
             else:
-                return
+                return True
+        return False
 
     def _renew(self) -> None:
         """Renew the lease of the held credits, if it is time to."""

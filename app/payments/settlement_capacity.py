@@ -6,14 +6,13 @@ The capacity is read from the chains periodically, not for every request for the
 import threading
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from decimal import Decimal
 
 import structlog
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from app.core import clock
-from app.core.chains import USDC, ChainName, native
+from app.core.chains import ChainName, native
 from app.core.money import TokenAmount, nanos_from_usd
 from app.db.unit_of_work import unit_of_work
 from app.payments import treasury
@@ -107,24 +106,14 @@ def reserve_for_payments(chain: ChainName, sold_units: int) -> int | None:
 
 
 def store_gas_reserve(chain: ChainName, state: SettlementCapacity, treasury_units: int | None = None) -> None:
-    """Store the gas reserve of a chain, for readers that must not wait for the chain; opens its own unit."""
-    read = {"submissions_left": _submissions(state), "treasury_units": treasury_units, "read_at": clock.now()}
+    """Store the gas reserve of a chain, for readers that must not wait for the chain; opens its own unit.
+
+    Without `treasury_units`, those that were read before are kept.
+    """
+    read = {"submissions_left": _submissions(state), "read_at": clock.now()}
+    read |= {} if treasury_units is None else {"treasury_units": treasury_units}
     with unit_of_work() as session:
         session.merge(SettlementGasReserve(chain=chain.value, **read))
-
-
-def treasury_balance(session: Session) -> Decimal | None:
-    """Return the USDC of the treasury on all chains, as last read; None while payouts are off."""
-    known = [each.treasury_units for each in reserves(session) if each.treasury_units is not None]
-    return Decimal(sum(known)) / 10**USDC.decimals if known and app_state().settings.payouts_enabled else None
-
-
-def gas_reserves(session: Session) -> dict[str, tuple[int, int]]:
-    """Return the submissions the settler could pay for by chain, and their age in seconds."""
-    now = clock.now()
-    return {
-        row.chain: (row.submissions_left, max(0, int((now - row.read_at).total_seconds()))) for row in reserves(session)
-    }
 
 
 def reserves(session: Session) -> Sequence[SettlementGasReserve]:

@@ -69,8 +69,8 @@ def _refunded(session: Session, page: PageRequest) -> list[dict[str, Any]]:
 def _with_margin(row: Mapping[str, Any]) -> Mapping[str, int]:
     """Return the amounts of one provider. What has a price of the operator, and unknown cost, adds no margin."""
     amounts = {name: row.get(name, 0) for name in _AMOUNTS}
-    net_nanos = amounts["cost_nanos"] - amounts["refunded_nanos"]
-    own_nanos, provider_nanos = amounts["own_price_nanos"], amounts["cost_nanos"] - amounts["own_price_nanos"]
+    own_nanos, net_nanos = amounts["own_price_nanos"], amounts["cost_nanos"] - amounts["refunded_nanos"]
+    provider_nanos = amounts["cost_nanos"] - own_nanos
     if row["provider"].startswith(PROVIDER_PREFIX):
         # The seller's, without the commission of today.
         kept_nanos = net_nanos * app_state().settings.payout_commission_bps // earnings.ALL_BPS

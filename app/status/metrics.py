@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 from app.approvals import service as approvals
 from app.catalog.payouts import earnings
 from app.core import clock
+from app.core.chains import USDC
 from app.core.money import NANOS_PER_USD
 from app.credits import accounts as credit_accounts
 from app.db import leases
@@ -111,11 +112,12 @@ def _database_gauges(session: Session) -> Iterator[Metric]:
     found = credit_accounts.totals(session)
     credit = {"available": found.available_nanos, "held": found.held_nanos, "spent": found.spent_nanos}
     pending = balances.pending(session)
-    capacities = settlement_capacity.gas_reserves(session)
-    failed = settlement_risks.failed_by_chain(session)
+    reserves, now = settlement_capacity.reserves(session), clock.now()
+    chains, failed = [row.chain for row in reserves], settlement_risks.failed_by_chain(session)
     treasury = {"owed": Decimal(earnings.owed_nanos(session)) / NANOS_PER_USD}
-    if (balance := settlement_capacity.treasury_balance(session)) is not None:
-        treasury["balance"] = balance
+    treasury_units = [row.treasury_units for row in reserves if row.treasury_units is not None]
+    if treasury_units and app_state().settings.payouts_enabled:
+        treasury["balance"] = Decimal(sum(treasury_units)) / 10**USDC.decimals
     gauges: tuple[tuple[str, str, Mapping[Any, int | Decimal], tuple[str, ...]], ...] = (
         ("credits_usd", "Credits of all accounts by state.",
          {state: Decimal(nanos) / NANOS_PER_USD for state, nanos in credit.items()}, ("bucket",)),
@@ -126,18 +128,18 @@ def _database_gauges(session: Session) -> Iterator[Metric]:
          {(each.type, each.chain): each.oldest_seconds for each in pending}, ("type", "chain")),
         ("settlement_capacity",
          "Signed payments that the settlement key could still submit, by its gas when last read.",
-         {chain: number for chain, (number, _) in capacities.items()}, ("chain",)),
+         {row.chain: row.submissions_left for row in reserves}, ("chain",)),
         ("treasury_usd", "USDC of the treasury, when last read, and what sellers are owed.", treasury, ("which",)),
         ("settlement_capacity_age_seconds", "Seconds since the settlement key's gas was last read.",
-         {chain: age for chain, (_, age) in capacities.items()}, ("chain",)),
+         {row.chain: max(0, int((now - row.read_at).total_seconds())) for row in reserves}, ("chain",)),
         ("settlement_failed_usd",
          "Network fees of the last 24 hours for signed payments that failed on the chain, in dollars.",
-         {chain: Decimal(failed[chain]) / NANOS_PER_USD for chain in {*capacities, *failed}}, ("chain",)),
+         {chain: Decimal(failed[chain]) / NANOS_PER_USD for chain in {*chains, *failed}}, ("chain",)),
         ("payments_reversed", "Signed payments that were served, and that a reorg permanently reversed.",
-         dict.fromkeys(capacities, 0) | claimed_payments.reversed_by_chain(session), ("chain",)),
+         dict.fromkeys(chains, 0) | claimed_payments.reversed_by_chain(session), ("chain",)),
         ("approvals_awaiting",
          "Payments that wait for an owner: all, and those whose owner no notice has reached after a minute.",
-         approvals.count_unnoticed(session, clock.now()), ("which",)),
+         approvals.count_unnoticed(session, now), ("which",)),
         ("open_purchases", "Purchases in progress.", purchases.count_open_by_status(session), ("status",)),
         ("heartbeat_age_seconds", "Seconds since the last heartbeat of a process of this kind.",
          leases.ages(session), ("process",)),

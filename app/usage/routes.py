@@ -149,7 +149,9 @@ def get_usage(query: dict[str, Any]) -> dict[str, Any]:
 @usage.raises(Unauthorized, LimitReached)
 def get_usage_sums(query: dict[str, Any]) -> Page[dict[str, Any]]:
     """Read what the calls of the log cost together, by day, provider, model, key or tag, the dearest first."""
-    return sums_of(_restrict(query).account_id, query)
+    account_id, page = _restrict(query).account_id, query.pop("page")
+    with read_only_unit() as session:
+        return sums.page_of(sums.sums_of(session, account_id, query.pop("group_by"), page, query), page)
 
 
 @usage.get("/focus")
@@ -159,11 +161,6 @@ def get_usage_sums(query: dict[str, Any]) -> Page[dict[str, Any]]:
 def get_usage_as_focus(query: dict[str, Any]) -> Response:
     """Read the costs by day, provider, model and key as CSV in the format of FOCUS 1.2, for cost tools."""
     return focus_of(_restrict(query).account_id, query)
-
-
-def sums_of(account_id: str | None, query: dict[str, Any]) -> Page[dict[str, Any]]:
-    with read_only_unit() as session:
-        return sums.page_of_sums(session, account_id, query.pop("group_by"), query.pop("page"), query)
 
 
 def focus_of(account_id: str | None, query: dict[str, Any]) -> Response:

@@ -29,16 +29,6 @@ _AMOUNTS = {**_LOG.c, "own_price_nanos": case((_OWN_PRICES, _LOG.c.cost_nanos), 
 _TOKENS_PER_MILLION = 1_000_000
 
 
-def page_of_sums(
-    session: Session, account_id: str | None, group_by: Sequence[str], page: PageRequest, filters: Mapping[str, Any]
-) -> Page[dict[str, Any]]:
-    """Return the sums of the calls of an account, or of all, for each combination of `group_by`; the dearest first.
-
-    A call of a key with several tags counts for each of them. Raises: LimitReached.
-    """
-    return page_of(sums_of(session, account_id, group_by, page, filters), page)
-
-
 def page_of(found: list[dict[str, Any]], page: PageRequest) -> Page[dict[str, Any]]:
     """Return a page of sums, the dearest first, with the costs per call and token."""
     found.sort(key=lambda each: each["cost_nanos"], reverse=True)
@@ -64,7 +54,10 @@ def focus_lines(
 def sums_of(
     session: Session, account_id: str | None, group_by: Sequence[str], page: PageRequest, filters: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return the sums of `page_of_sums`, in no order. Raises: LimitReached."""
+    """Return the sums of the calls of an account, or of all, for each combination of `group_by`, in no order.
+
+    A call of a key with several tags counts for each of them. Raises: LimitReached.
+    """
     day = utc_day(UsageLog.created_at, dialect=session.get_bind().dialect.name)
     columns: dict[str, Any] = {"day": day, "tag": _LOG.c.api_key_id, "agent_id": _LOG.c.account_id}
     conditions = within(_LOG, page) + ([] if account_id is None else [_LOG.c.account_id == account_id])

@@ -145,12 +145,8 @@ class ServerHooks(Hooks):
 
     def measure(self, engine: Engine) -> None:
         """Observe what this process uses of its pools and of the database's, and its memory."""
-        database = engine.pool.checkedout() / engine.pool.size() if isinstance(engine.pool, QueuePool) else 0
-        used: dict[str, Any] = {
-            "threads": self.threads.used,
-            "body_memory": self.bodies.used,
-            "database_connections": database,
-        }
+        database: Any = engine.pool.checkedout() / engine.pool.size() if isinstance(engine.pool, QueuePool) else 0
+        used = {"threads": self.threads.used, "body_memory": self.bodies.used, "database_connections": database}
         for name, share in used.items():
             counters.PROCESS_USE.labels(name).observe(share)
         if (statm := Path("/proc/self/statm")).exists():  # on Linux

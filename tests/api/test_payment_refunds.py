@@ -93,6 +93,16 @@ def statuses(made: Shop) -> list[str]:
     return [each.status for each in made.payments()]
 
 
+def test_a_payment_is_returned_by_a_command(open_shop: Shop, chain: FaultyChain, own_base_node: EvmNode) -> None:
+    payer, payment_id = paid(open_shop, own_base_node)
+    before = held(chain, payer.address)
+    with open_shop.app.app_context():
+        done = open_shop.app.test_cli_runner().invoke(args=["platform", "refund_payment", f"payment_id={payment_id}"])
+        [entry] = entries(action="payment.refunded")
+    assert (done.exit_code, entry.actor_kind, entry.actor_id) == (0, "command", None), done.output
+    assert held(chain, payer.address) - before == usdc(0.01)
+
+
 @pytest.mark.parametrize("status", [200, 500], ids=["served", "unserved"])
 def test_a_payment_is_returned_to_its_payer_once_and_pays_for_no_call(
     open_shop: Shop, chain: FaultyChain, own_base_node: EvmNode, status: int

@@ -16,9 +16,11 @@ from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.contracts.deployments import PERMIT2
 from app.core import clock
 from app.core.chains import ChainName
+from app.core.identifiers import new_id
 from app.credits import accounts
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.payments import jobs as payment_jobs
+from app.payments.models import SettlementRisk
 from app.payments.presented import PaymentHeaders, PaymentPrice
 from app.payments.x402 import gate, metered
 from app.usage import service as usage
@@ -303,6 +305,23 @@ def test_what_was_lost_within_a_day_counts_in_the_total(
         assert reason(chat(made, UptoPayer(base_node).metered(unpaid)))[1] == "upto_paused"
         with later(25 * 3600):
             assert chat(made, UptoPayer(base_node).metered(unpaid)).status_code == 200
+
+
+def test_new_payments_are_paused_once_submissions_that_failed_have_cost_the_days_budget_and_not_before(
+    build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain], base_node: EvmNode
+) -> None:
+    with shop(build_app, sqlite_url, chains, x402_failed_gas_usd_per_day="2") as made:
+        fund_settlement(made, base_node)
+        made.upstream.behave = answers
+        unpaid = chat(made)
+        for nanos, expected in ((1_999_999_999, None), (1, "upto_paused")):
+            with made.app.app_context(), unit_of_work() as session:
+                session.add(SettlementRisk(
+                    payment_id=new_id(), chain="base", payer="0x1", claim=new_id(), risky=False, failed=True,
+                    cost_nanos=nanos, created_at=clock.now(),
+                ))  # fmt: skip
+            answer = chat(made, UptoPayer(base_node).metered(unpaid))
+            assert (answer.status_code if expected is None else reason(answer)[1]) == (expected or 200)
 
 
 def test_a_call_that_ended_while_the_chain_was_unreachable_is_settled_by_a_worker(

@@ -187,8 +187,9 @@ def test_the_gas_reserve_is_counted_in_whole_submissions(
         assert settlement_capacity.submissions_left() == {BASE: submissions, ETHEREUM: submissions}
         with time_machine.travel(moment, tick=False):
             settlement_capacity.store_gas_reserve(BASE, capacity)
-        with time_machine.travel(moment + 60, tick=False), read_only_unit() as session:
-            assert settlement_capacity.gas_reserves(session) == {"base": (submissions, 60)}
+        with read_only_unit() as session:
+            [row] = settlement_capacity.reserves(session)
+    assert (row.chain, row.submissions_left, int(row.read_at.timestamp())) == ("base", submissions, int(moment))
 
 
 def test_an_unreadable_chain_has_no_gas_reserve(scene: Scene) -> None:
@@ -212,11 +213,31 @@ def test_in_the_sandbox_the_faucet_pays_gas_first_and_opens_the_account_of_the_r
                 with time_machine.travel(moment + 61 * minutes + seconds, tick=False):
                     jobs.check_gas_reserves()
         with read_only_unit() as session:
-            assert settlement_capacity.gas_reserves(session)["base"][0] == 5
+            assert [row.submissions_left for row in settlement_capacity.reserves(session)] == [5]
     assert faucet.paid == [
         (f"x402:{settler}:base:{5 * GWEI - 1}", BASE, settler, TokenAmount(2 * 10**18, ETH)),
         (f"x402:open:{recipient}", BASE, recipient, TokenAmount(1, USDC)),
     ]
+
+
+@pytest.mark.parametrize(("payouts_enabled", "checks"), [(False, 2), (True, 1)])
+def test_the_gas_is_checked_while_the_usdc_of_the_treasury_cannot_be_read_unless_there_are_payouts(
+    build_app: Callable[..., Application], sqlite_url: str, *, payouts_enabled: bool, checks: int
+) -> None:
+    facilitator, chain = SlowFacilitator(replace(GOOD, native_units=5 * GWEI - 1)), StaticChain(BASE)
+    settings = {"payouts_enabled": payouts_enabled}
+    app = build_app(sqlite_url, settings=settings, facilitators={BASE: facilitator}, chains={BASE: chain})
+    moment = clock.now().timestamp()
+    with app.app_context(), capture_logs() as logs:
+        chain.held = {treasury.recipient(BASE): {"USDC": 12_345_678}}
+        for seconds, chain.unreachable in ((0, False), (61, True)):
+            with time_machine.travel(moment + seconds, tick=False):
+                jobs.check_gas_reserves()
+        with read_only_unit() as session:
+            [row] = settlement_capacity.reserves(session)
+    assert len([entry for entry in logs if entry["event"] == "settlement_gas_low"]) == checks
+    # What was last read of the treasury stays.
+    assert (row.treasury_units, round(row.read_at.timestamp() - moment)) == (12_345_678, 61 * (checks - 1))
 
 
 def test_without_a_faucet_low_gas_is_reported_and_an_unreadable_chain_is_not(scene: Scene) -> None:
@@ -233,7 +254,5 @@ def test_without_a_faucet_low_gas_is_reported_and_an_unreadable_chain_is_not(sce
     assert {entry["address"] for entry in low} == settlers
     assert [entry["chain"] for entry in low] == [BASE, ETHEREUM]
     with scene.app.app_context(), read_only_unit() as session:
-        assert {chain: left for chain, (left, _) in settlement_capacity.gas_reserves(session).items()} == {
-            "base": 4,
-            "ethereum": 4,
-        }
+        found = [(row.chain, row.submissions_left) for row in settlement_capacity.reserves(session)]
+    assert found == [("base", 4), ("ethereum", 4)]

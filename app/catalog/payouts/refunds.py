@@ -22,8 +22,7 @@ def of_call(service: Service, call_id: str) -> Payout:
         charged = next((each for each in usage.calls(session, [canonical]) if each.provider == provider), None)
         payment = session.get(Payment, canonical)
     if charged is not None:
-        columns = {"recipient": charged.account_id, "call_id": canonical}
-        return new(service, PayoutKind.REFUND, charged.cost_nanos, **columns)
+        return new(service, PayoutKind.REFUND, charged.cost_nanos, recipient=charged.account_id, call_id=canonical)
     if payment is None or (payment.provider, payment.status) != (provider, PaymentStatus.SERVED):
         raise not_found
     return _to_payer(service, payment, payment.required_units)
@@ -63,12 +62,10 @@ def _to_payer(service: Service | None, payment: Payment, units: int) -> Payout:
     with read_only_unit() as session:
         is_final = submission is None or relayed.final_decision(session, submission) is not None
     if found is None or not (is_final and found.is_final and found.succeeded and found.units >= payment.units):
-        text = "The chain does not show this payment, or not as final yet; try later."
-        raise refused("payment_not_final", text)
+        raise refused("payment_not_final", "The chain does not show this payment, or not as final yet; try later.")
     # What several addresses have paid in one transaction is not one's to get back, unless each has signed its own.
     if payment.payer is None or (payment.rail == PaymentRail.HASH and found.payers != {payment.payer}):
-        text = "The address that paid for this call is not known, so it cannot be refunded."
-        raise refused("payer_unknown", text)
+        raise refused("payer_unknown", "The address that paid for this call is not known, so it cannot be refunded.")
     return new(
         service, PayoutKind.REFUND, units * NANOS_PER_UNIT, chain=payment.chain, recipient=payment.payer,
         call_id=payment.id, payment=payment if service is None else None,

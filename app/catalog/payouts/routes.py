@@ -1,9 +1,11 @@
-"""`/v1/services/{id}/payouts` and `/refunds`: what a seller is paid, and returns to payers."""
+"""`/v1/services/{id}/payouts` and `/refunds`: what a seller is paid, and returns to payers; payments for operators."""
 
 from dataclasses import replace
 from typing import Any
 
+import marshmallow as ma
 from flask import Response, request
+from marshmallow import fields
 
 from app import errors
 from app.approvals import service as approvals
@@ -12,9 +14,10 @@ from app.audit_log.actors import current_actor, system_actor
 from app.catalog import schemas
 from app.catalog.models import Payout, Service
 from app.catalog.payouts import destinations, refunds
-from app.catalog.payouts import schemas as payment_schemas
 from app.catalog.payouts import service as payouts
 from app.catalog.payouts.destinations import PayoutOrder
+from app.core.chains import USDC
+from app.core.money import TokenAmount
 from app.core.movement_kinds import MovementKind
 from app.core.pagination import Page
 from app.db.tables import page_of
@@ -23,12 +26,14 @@ from app.errors import NotFound
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
 from app.identity import guards
+from app.payments.claimed_payments import PaymentStatus
 from app.payments.models import Payment
 from app.wallets.api.routes import LIMIT_ERRORS
 from app.wallets.kinds.definition import PREFER_NOTE, MovementDefinition, rebuild_from_record
 from app.web.blueprint import Blueprint, offers_csv
 from app.web.client_request import wait_seconds
-from app.web.schemas import PageQuery
+from app.web.fields import Instant, Text
+from app.web.schemas import PageQuery, Schema, page_schema
 
 NOTE = "Repeating a request with the same key returns the first response and pays nothing again."
 REFUND_ERRORS = (errors.PayoutRefused, errors.PayoutFailed)
@@ -40,6 +45,32 @@ PAYOUT = MovementDefinition(
 )  # fmt: skip
 blp = Blueprint("payouts", guard=guards.AGENT_KEY, url_prefix="/v1/services")
 platform = Blueprint("platform_payments", guard=guards.MASTER_KEY, url_prefix="/v1/platform")
+
+
+class PaymentsQuery(PageQuery):  # type: ignore[misc, valid-type]
+    """Filters of payments for calls."""
+
+    status = fields.String(load_default=None, validate=ma.validate.OneOf(list(PaymentStatus)))
+    provider, payer = Text(load_default=None), Text(load_default=None)
+
+
+class CallPayment(Schema):
+    """A payment by x402 or MPP for one call."""
+
+    id = fields.UUID(required=True)
+    provider, chain = fields.String(required=True), fields.String(required=True)
+    amount = fields.Function(lambda row: str(TokenAmount(row.units, USDC)), required=True, metadata={"type": "string"})
+    payer = fields.String(required=True, allow_none=True)
+    status = fields.String(required=True, metadata={"enum": list(PaymentStatus)})
+    refundable = fields.Function(
+        lambda row: row.status != PaymentStatus.REFUNDED and refunds.is_refundable(row), required=True,
+        metadata={"type": "boolean"},
+    )  # fmt: skip
+    tx_hash = fields.String(required=True, allow_none=True)
+    created_at = Instant(required=True)
+
+
+CallPayments = page_schema("CallPayments", "payments", CallPayment, "Payments for calls, newest first.")
 
 
 @blp.before_request
@@ -99,9 +130,9 @@ def refund(made: Payout, body: dict[str, Any], claim: Claim) -> Payout:
 
 
 @platform.get("/payments")
-@platform.arguments(payment_schemas.PaymentsQuery, location="query")
-@platform.response(200, payment_schemas.CallPayments)
-@offers_csv(platform, "items", payment_schemas.CallPayment)
+@platform.arguments(PaymentsQuery, location="query")
+@platform.response(200, CallPayments)
+@offers_csv(platform, "items", CallPayment)
 def list_payments(query: dict[str, Any]) -> Page[Payment]:
     """List the payments for calls by x402 and MPP, newest first."""
     with read_only_unit() as session:

@@ -113,7 +113,7 @@ def _spending(agent: AgentSnapshot, wallet_ids: Sequence[str]) -> dict[str, Any]
         paid = holds.counted_by_day(session, wallet_ids, overview.chart_start(today))
         used = overview.recent_calls(session, agent.id)
         recent = PageRequest(10_000, 0, created_after=datetime.combine(overview.chart_start(today), time.min, UTC))
-        models = sums.page_of_sums(session, agent.id, ["model"], recent, {}).items
+        models = sums.page_of(sums.sums_of(session, agent.id, ["model"], recent, {}), recent).items
     return {
         "paid": charts.daily_chart(paid.items(), today, overview.CHART_DAYS),
         "providers": charts.shares((each.provider, each.cost_nanos) for each in used),

@@ -173,7 +173,7 @@ def _check(session: Session, payment: Payment, draft: TransactionDraft) -> None:
     if claimed_payments.has_unpaid(session, payer):
         raise Rejected(UNPAID)
     # A submission that its payer makes fail costs its fee, too.
-    if settlement_risks.failed_by_chain(session).get(payment.chain, 0) >= settings.x402_failed_gas_usd_per_day:
+    if settlement_risks.failed_by_chain(session)[payment.chain] >= settlement_risks.budget_nanos():
         raise Rejected(PAUSED)
     for reason, of_payer, limit_usd in (
         (PAYER_LIMIT, payer, settings.x402_upto_usd_per_payer), (PAUSED, None, settings.x402_upto_usd),

@@ -3,7 +3,7 @@
 from marshmallow import fields
 
 from app.approvals.schemas import ApprovalShape
-from app.catalog.payouts.schemas import CallPayment
+from app.catalog.payouts.routes import CallPayment
 from app.events.schemas import AccountEvent
 from app.platform.schemas import AuditEntryShape, AuditHeadShape
 from app.shopping.schemas import PurchaseQuery, PurchaseShape, PurchaseSummaryShape

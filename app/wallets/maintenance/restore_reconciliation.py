@@ -4,12 +4,12 @@ Only this service has the keys, so nothing is found unless the database was rest
 `adopt_onchain_tx`, `book` and `advance_nonce` make it safe to continue.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Row, func, or_, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.core import clock
@@ -89,8 +89,7 @@ def nonce_gaps(chain: Chain, *, only_recent: bool = False) -> Iterator[NonceGap]
     """
     if chain.name.family is not Family.EVM:
         return
-    for wallets in _wallets(Wallet.evm_address, only_recent=only_recent):
-        ids = {address: (wallet_id, agent_id) for wallet_id, agent_id, address in wallets}
+    for ids in _wallets(Wallet.evm_address, only_recent=only_recent):
         # Read the chain first: a nonce is allocated before it is used.
         used = chain.transaction_counts([*ids])
         with read_only_unit() as session:
@@ -114,8 +113,7 @@ def unknown_outflows(chain: Chain, *, restored_at: datetime) -> Iterator[tuple[s
     passed = int(2 * (clock.now() - restored_at) / (chain.block_time or timedelta.resolution))
     since = max(0, min(scanned, chain.head().number - passed) - _MARGIN_BLOCKS)
     is_evm = chain.name.family is Family.EVM
-    for wallets in _wallets(Wallet.evm_address if is_evm else Wallet.solana_address):
-        ids = {address: (wallet_id, agent_id) for wallet_id, agent_id, address in wallets}
+    for ids in _wallets(Wallet.evm_address if is_evm else Wallet.solana_address):
         for sent in chain.outflows(ids.keys(), since=since):
             with read_only_unit() as session:
                 is_known = _is_recorded(session, chain.name, ids[sent.sender][0], sent)
@@ -255,7 +253,8 @@ def _is_recorded(session: Session, chain: ChainName, wallet_id: str, sent: SentT
     return count(session, Transaction, is_same, *of_wallet) > 0
 
 
-def _wallets(of: InstrumentedAttribute[str], *, only_recent: bool = False) -> Iterator[Sequence[Row[str, str, str]]]:
+def _wallets(of: InstrumentedAttribute[str], *, only_recent: bool = False) -> Iterator[dict[str, tuple[str, str]]]:
+    """Yield the ids of wallets and of their agents by address, in portions."""
     wallets = select(Wallet.id, Wallet.agent_id, of).order_by(Wallet.id).limit(_BATCH_SIZE)
     if only_recent:
         newest = select(SignedAttempt.transaction_id).order_by(SignedAttempt.id.desc()).limit(_RECENT)
@@ -267,5 +266,5 @@ def _wallets(of: InstrumentedAttribute[str], *, only_recent: bool = False) -> It
             found = session.execute(following).all()
         if not found:
             return
-        yield found
+        yield {address: (wallet_id, agent_id) for wallet_id, agent_id, address in found}
         following = wallets.where(Wallet.id > found[-1].id)
