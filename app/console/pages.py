@@ -174,9 +174,8 @@ def act(slug: str, item_id: str, act: str) -> Response:
     for name, title, kind, *_ in chosen.get("fields", ()):
         arguments[name] = _entered(request.form.get(name, ""), title, kind)
     if "shows" in chosen:
-        is_confirmed, problem = sessions.check_form(request.environ[_SESSION])
-        if not is_confirmed:
-            raise _Refused(403, problem)
+        if (refusal := sessions.find_refusal(request.environ[_SESSION])) is not None:
+            raise _Refused(403, refusal)
         current_request().master_caller = replace(request.environ[_SESSION].caller, in_console=False)
     # A form that is sent twice has the effect of one.
     answer = _call(chosen["view"], arguments, {"Idempotency-Key": request.form.get("form_id", "")})
@@ -202,8 +201,8 @@ def _enter(token: str) -> Response:
 
 def _passkey_page() -> PasskeyPage:
     found, url = request.environ[_SESSION], url_for("console.show_passkeys")
-    check, name = partial(sessions.check_form, found), f"Console, {found.caller.name}"
-    return PasskeyPage(found, name, url, check, _render, confirms_removal=True)
+    find_refusal, name = partial(sessions.find_refusal, found), f"Console, {found.caller.name}"
+    return PasskeyPage(found, name, url, find_refusal, _render, confirms_removal=True)
 
 
 def _assert_host() -> None:

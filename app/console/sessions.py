@@ -109,19 +109,19 @@ def sign_in(master_key: str, *, previous_token: str | None) -> str:
     return token
 
 
-def check_form(current: LiveConsoleSession) -> tuple[bool, str]:
-    """Return whether a passkey has signed the form or, without any, it has the master key; and what is wrong if not.
+def find_refusal(current: LiveConsoleSession) -> str | None:
+    """Return why the form is refused; None if a passkey has signed it or, without any, it has the master key.
 
     With a passkey the master key does not suffice: who has found it cannot add a passkey.
     """
     if passkeys.list_passkeys(current):
-        return (True, "") if passkeys.is_signed(current) else (False, passkeys.NOT_ACCEPTED)
+        return None if passkeys.is_signed(current) else passkeys.NOT_ACCEPTED
     try:
         found = enter_key(request.form.get("master_key", ""))
     except RateLimited as error:
-        return False, error.message
+        return error.message
     is_own = found is not None and found.key_id == current.key_id
-    return is_own, "This is not the master key of this session. Nothing was changed."
+    return None if is_own else "This is not the master key of this session. Nothing was changed."
 
 
 def find_session(token: str | None) -> LiveConsoleSession | None:

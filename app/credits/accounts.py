@@ -5,10 +5,9 @@ day. Each entry has a unique reference.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import BigInteger, ColumnElement, Select, String, bindparam, cast, exists, func, select, update
 from sqlalchemy.orm import Session
@@ -74,29 +73,20 @@ class EntryKind(StrEnum):
     RELEASE = "release"
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerEntry:
-    """An amount in nano-dollars that moves from one bucket to another."""
-
-    reference: str
-    kind: EntryKind
-    debit: Bucket
-    credit: Bucket
-    amount_nanos: int
+LedgerEntry: TypeAlias = tuple[EntryKind, str, Bucket, Bucket, int]
+"""Kind and reference, the debited and the credited bucket, and the nano-dollars that move between them."""
 
 
-def append_entries(session: Session, account_id: str, entries: list[LedgerEntry], *, at: datetime) -> None:
-    """Append entries of one account; those of 0 are left out."""
-    for entry in entries:
-        if entry.amount_nanos:
-            _APPEND.execute(session, _values(account_id, entry, at))
-
-
-def _values(account_id: str, entry: LedgerEntry, at: datetime) -> dict[str, Any]:
-    return {
-        "reference": entry.reference, "kind": entry.kind.value, "account_id": account_id, "debit": entry.debit.value,
-        "credit": entry.credit.value, "amount_nanos": entry.amount_nanos, "created_at": at,
+def append_entry(
+    session: Session, account_id: str, entry: LedgerEntry, *, at: datetime, statement: PreparedInsert = _APPEND
+) -> bool:
+    """Append an entry of one account; return whether this call did: one of 0 is left out."""
+    kind, reference, debit, credit, nanos = entry
+    values = {
+        "reference": reference, "kind": kind.value, "account_id": account_id, "debit": debit.value,
+        "credit": credit.value, "amount_nanos": nanos, "created_at": at,
     }  # fmt: skip
+    return nanos != 0 and bool(statement.execute(session, values))
 
 
 class Balance(NamedTuple):
@@ -123,10 +113,8 @@ def grant(session: Session, owner_id: str, nanos: int, *, reference: str) -> boo
 
     Raises: IntegrityError for an account that was never opened: a bug; InvalidInput beyond `MAX_GRANTED_NANOS`.
     """
-    if nanos == 0:
-        return False
-    entry = LedgerEntry(f"grant:{reference}", EntryKind.GRANT, Bucket.ISSUANCE, Bucket.AVAILABLE, nanos)
-    if not _APPEND_ONCE.execute(session, _values(owner_id, entry, clock.now())):
+    entry = EntryKind.GRANT, f"grant:{reference}", Bucket.ISSUANCE, Bucket.AVAILABLE, nanos
+    if not append_entry(session, owner_id, entry, at=clock.now(), statement=_APPEND_ONCE):
         return False
     if not _GRANT.execute(session, {"owner_id": owner_id, "nanos": nanos}):
         most = MAX_GRANTED_NANOS // NANOS_PER_USD
@@ -137,8 +125,8 @@ def grant(session: Session, owner_id: str, nanos: int, *, reference: str) -> boo
 def revoke(session: Session, owner_id: str, nanos: int, *, reference: str) -> int:
     """Take back granted credits as far as they are available; return how much."""
     taken = min(nanos, lock_available(session, owner_id))
-    entry = LedgerEntry(f"revoke:{reference}", EntryKind.REVOKE, Bucket.AVAILABLE, Bucket.ISSUANCE, taken)
-    append_entries(session, owner_id, [entry], at=clock.now())
+    entry = EntryKind.REVOKE, f"revoke:{reference}", Bucket.AVAILABLE, Bucket.ISSUANCE, taken
+    append_entry(session, owner_id, entry, at=clock.now())
     _GRANT.execute(session, {"owner_id": owner_id, "nanos": -taken})
     return taken
 

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from app.core import clock, money
 from app.credits import accounts
-from app.credits.accounts import Bucket, EntryKind, LedgerEntry
+from app.credits.accounts import Bucket, EntryKind
 from app.credits.models import CreditHold, CreditLedgerEntry
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.state_machine import StateMachine
@@ -129,8 +129,8 @@ def hold(
         amount_nanos: int = _read(session, hold_id).amount_nanos
         return amount_nanos
     held_nanos = _reserve(session, hold_id, owner_id, nanos, nanos if minimum_nanos is None else minimum_nanos)
-    entry = LedgerEntry(f"hold:{hold_id}", EntryKind.HOLD, Bucket.AVAILABLE, Bucket.HELD, held_nanos)
-    accounts.append_entries(session, owner_id, [entry], at=now)
+    entry = EntryKind.HOLD, f"hold:{hold_id}", Bucket.AVAILABLE, Bucket.HELD, held_nanos
+    accounts.append_entry(session, owner_id, entry, at=now)
     return held_nanos
 
 
@@ -260,14 +260,13 @@ def _close(
         session.execute(update(_TABLE).where(_TABLE.c.id == row.id).values(values))
     # Each reason occurs at most once per hold, and in one direction.
     source = Bucket.HELD if was_held else Bucket.REVENUE
-    released, exceeded = _REASONS[before]
-    entries = [
-        LedgerEntry(f"{released}:{row.id}", EntryKind.RELEASE, source, Bucket.AVAILABLE, rest_nanos),
-        LedgerEntry(f"{exceeded}:{row.id}", EntryKind.SETTLE, Bucket.AVAILABLE, Bucket.REVENUE, extra_nanos),
-    ]
-    if was_held:
-        entries.append(LedgerEntry(f"settle:{row.id}", EntryKind.SETTLE, source, Bucket.REVENUE, covered_nanos))
-    accounts.append_entries(session, row.account_id, entries, at=clock.now())
+    (released, exceeded), now = _REASONS[before], clock.now()
+    for entry in (
+        (EntryKind.RELEASE, f"{released}:{row.id}", source, Bucket.AVAILABLE, rest_nanos),
+        (EntryKind.SETTLE, f"{exceeded}:{row.id}", Bucket.AVAILABLE, Bucket.REVENUE, extra_nanos),
+        (EntryKind.SETTLE, f"settle:{row.id}", source, Bucket.REVENUE, covered_nanos if was_held else 0),
+    ):
+        accounts.append_entry(session, row.account_id, entry, at=now)
     return HoldResult(
         row.id, row.account_id, before, state, charged_nanos, unpaid_nanos, row.memo, balance.credits_nanos,
         set_aside_nanos=set_aside_nanos, held_at=row.created_at,

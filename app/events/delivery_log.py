@@ -66,7 +66,10 @@ def replay(subscriber: Subscriber, target_id: str, *, event_id: str | None, fail
             failed = and_(of_target, EventDelivery.created_at >= (failed_since or clock.now()))
             found = DELIVERIES.move(session, failed, DeliveryStatus.FAILED, DeliveryStatus.PENDING, **again)
         else:
-            event = _event_for(session, subscriber, event_id)
+            missing = NotFound("There is no such event; events are kept for 30 days.")
+            is_meant = [Event.id == identifiers.require_id(event_id, missing), Event.position.is_not(None)]
+            is_meant += [] if subscriber.agent_id is None else [Event.agent_id == subscriber.agent_id]
+            event = identifiers.require(session.scalar(select(Event).where(*is_meant)), missing)
             delivery_id = session.scalar(select(EventDelivery.id).where(of_target, EventDelivery.event_id == event.id))
             if delivery_id is None:
                 values = feed.new_delivery(target.id, event)
@@ -77,13 +80,6 @@ def replay(subscriber: Subscriber, target_id: str, *, event_id: str | None, fail
             found = [delivery_id]
         targets.record_audit(session, subscriber.actor, AuditAction.WEBHOOK_REPLAYED, target)
     return found
-
-
-def _event_for(session: Session, subscriber: Subscriber, event_id: str) -> Event:
-    missing = NotFound("There is no such event; events are kept for 30 days.")
-    is_meant = [Event.id == identifiers.require_id(event_id, missing), Event.position.is_not(None)]
-    is_meant += [] if subscriber.agent_id is None else [Event.agent_id == subscriber.agent_id]
-    return identifiers.require(session.scalar(select(Event).where(*is_meant)), missing)
 
 
 def _read(session: Session, page: PageRequest, conditions: Sequence[ColumnElement[bool]]) -> Sequence[DeliveryRow]:

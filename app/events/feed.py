@@ -106,7 +106,10 @@ def has_new() -> ColumnElement[bool]:
 def number_new() -> int:
     """Give the next events their positions, and create their deliveries, in one unit; return how many."""
     with unit_of_work() as session:
-        last = _lock(session)
+        # Locks the sequence until the unit ends.
+        row = insert_into(session, EventSequence).values(id=1, last_position=0)
+        lock = row.on_conflict_do_update(index_elements=["id"], set_={"id": 1})
+        last = int(session.execute(lock.returning(EventSequence.last_position)).scalar_one())
         rows = session.execute(_assign(last)).all()
         if rows:
             session.execute(update(EventSequence).values(last_position=last + len(rows)))
@@ -118,13 +121,6 @@ def number_all() -> None:
     """Give all events that are committed now their positions."""
     while number_new() == _BATCH_SIZE:
         pass
-
-
-def _lock(session: Session) -> int:
-    """Lock the sequence until the unit ends, and return the last position."""
-    row = insert_into(session, EventSequence).values(id=1, last_position=0)
-    lock = row.on_conflict_do_update(index_elements=["id"], set_={"id": 1})
-    return int(session.execute(lock.returning(EventSequence.last_position)).scalar_one())
 
 
 def _assign(last: int) -> Any:

@@ -9,17 +9,17 @@ Windows are in UTC: a day, a week from Monday, a calendar month, or none that en
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Select, and_, case, delete, insert, or_, select, update
+from sqlalchemy import and_, case, delete, exists, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.db import lock_order
 from app.db.tables import table_of
-from app.identity.models import BudgetCounter, BudgetReturn
+from app.identity.models import ApiKey, BudgetCounter, BudgetReturn
 
 PERCENTAGES = (50, 80, 95, 100)
 """The shares of a budget that are announced when they are used."""
@@ -103,13 +103,15 @@ def subtract_returns(session: Session) -> None:
     lock(session, session.scalars(select(_RETURNS.c.budget_id).distinct()).all())
 
 
-def due_for_announcement() -> Select[Any]:
-    """Return the query of budgets that may have reached another of `PERCENTAGES` than was announced."""
+def due_for_announcement(session: Session) -> Sequence[str]:
+    """Return budgets, but for those of revoked keys, that may have reached another of `PERCENTAGES` than announced."""
     # Exact, and in two parts, so that no product exceeds a BIGINT.
     share, rest = _TABLE.c.limit_nanos // 100, _TABLE.c.limit_nanos % 100
     needed = {each: share * each + (rest * each + 99) // 100 for each in PERCENTAGES}
     shares = (and_(_TABLE.c.used_nanos >= needed[each], _TABLE.c.announced_percent < each) for each in PERCENTAGES)
-    return select(_TABLE.c.id).where(_TABLE.c.limit_nanos > 0, _TABLE.c.used_nanos > 0, or_(*shares))
+    is_used = _TABLE.c.limit_nanos > 0, _TABLE.c.used_nanos > 0, or_(*shares)
+    is_revoked = exists().where(ApiKey.id == _TABLE.c.id, ApiKey.revoked_at.is_not(None))
+    return session.scalars(select(_TABLE.c.id).where(*is_used, ~is_revoked).limit(500)).all()
 
 
 def mark_reached(session: Session, budget_id: str) -> tuple[int, int] | None:

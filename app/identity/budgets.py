@@ -199,12 +199,6 @@ def without_counter(session: Session) -> list[str]:
     return sorted({each.id for each in stated ^ counted})
 
 
-def due_for_announcement(session: Session) -> Sequence[str]:
-    """Return budgets, but for those of revoked keys, that may have reached another of `budget_counters.PERCENTAGES`."""
-    is_revoked = exists().where(ApiKey.id == BudgetCounter.id, ApiKey.revoked_at.is_not(None))
-    return session.scalars(budget_counters.due_for_announcement().where(~is_revoked).limit(500)).all()
-
-
 def mark_announced(session: Session, budget_id: str) -> tuple[SharedBudget, int] | None:
     """Store the highest percentage that a budget has reached, and return both; None if it is known."""
     percent, used_nanos = budget_counters.mark_reached(session, budget_id) or (0, 0)

@@ -152,10 +152,8 @@ def answer(signed: str) -> Response:
     try:
         consent = _consent()
         key = auth.owner_key_of(consent.agent_id)
-        if not _is_fresh():
-            is_owner, error = passkeys.check_owner(key)
-            if not is_owner:
-                return _render_consent(asked, signed, error=error, status=403)
+        if not _is_fresh() and (refusal := passkeys.find_refusal(key)) is not None:
+            return _render_consent(asked, signed, error=refusal, status=403)
         return _allow(asked, consent, key)
     except (InvalidInput, LimitReached) as failure:
         return _render_consent(asked, signed, error=failure.message, status=failure.status)

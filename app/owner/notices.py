@@ -69,15 +69,6 @@ def send_farewell(agent_id: str, address: str) -> None:
         mailer.send(address, subject="No more notices to this address", text=text, message_id=new_id())
 
 
-def address_of(agent_id: str, token: str) -> str | None:
-    """Return the address that a link confirms for the owner of an agent, None if it is forged or expired."""
-    try:
-        issued_for, address = serializer("owner-notices").loads(token, max_age=_VALID_FOR_SECONDS)
-    except (BadData, ValueError, TypeError):
-        return None
-    return str(address) if issued_for == agent_id else None
-
-
 NOTICE_TYPES = (
     EventType.APPROVAL_REQUESTED, EventType.APPROVAL_FAILED, EventType.BUDGET_THRESHOLD_REACHED, EventType.CREDITS_LOW,
     EventType.WALLET_FROZEN, EventType.CONTROLS_CHANGED, *OWNER_IS_TOLD,
@@ -111,8 +102,11 @@ def send_confirmation(key: OwnerKeyView) -> Response:
 @session_pages.route(f"{_PAGE}/email/<string:token>", methods=["GET", "POST"])
 def confirm_address(key: OwnerKeyView, token: str) -> Response:
     """Add the address that a link confirms, once; opening the link only asks, as programs open links, too."""
-    address = address_of(key.agent_id, token)
-    if address is None:
+    try:
+        issued_for, address = serializer("owner-notices").loads(token, max_age=_VALID_FOR_SECONDS)
+    except (BadData, ValueError, TypeError):
+        issued_for, address = "", ""
+    if issued_for != key.agent_id:
         return _render(key, error="This link has expired or belongs to another agent.", status=400)
     if request.method != "POST":
         return _render(key, confirming=address, token=token)

@@ -71,23 +71,19 @@ def run_purchase(purchase_id: str) -> None:
             return
         session.coupon_code = request.coupon_code
         session.adviser = page_choices.adviser(claimed, key_id)
-        _execute(shopper, request, session)
-
-
-def _execute(shopper: port.Shopper, request: port.PurchaseRequest, session: PurchaseSession) -> None:
-    try:
-        confirmation = shopper.buy(request, session)
-    except PurchaseFailed as failure:
-        session.fail(failure)
-    except port.PurchaseOutcomeUnknown as unknown:
-        session.mark_unknown(unknown.message)
-    except Exception as error:
-        # Its text may quote a page; its class is enough.
-        _log.error("purchase_crashed", purchase_id=session.purchase_id, error=type(error).__name__)
-        session.fail(PurchaseFailed(FailureCode.BROWSER_ERROR, "The service failed while it was shopping."))
-        raise
-    else:
-        session.complete(confirmation)
+        try:
+            confirmation = shopper.buy(request, session)
+        except PurchaseFailed as failure:
+            session.fail(failure)
+        except port.PurchaseOutcomeUnknown as unknown:
+            session.mark_unknown(unknown.message)
+        except Exception as error:
+            # Its text may quote a page; its class is enough.
+            _log.error("purchase_crashed", purchase_id=purchase_id, error=type(error).__name__)
+            session.fail(PurchaseFailed(FailureCode.BROWSER_ERROR, "The service failed while it was shopping."))
+            raise
+        else:
+            session.complete(confirmation)
 
 
 class PurchaseSession:

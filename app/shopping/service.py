@@ -28,7 +28,6 @@ from app.observability import telemetry
 from app.payments import claimed_payments
 from app.payments.presented import PayableRequest, PaymentPrice
 from app.payments.x402 import gate, guard
-from app.payments.x402.gate import PaymentGrant
 from app.shopping import models, orders
 from app.shopping.models import OPEN_STATUSES, PURCHASES, Purchase, PurchaseStatus
 from app.shopping.orders import PurchaseOrder
@@ -225,9 +224,25 @@ def accept(
 
     def prepaid(holder: Principal | None) -> tuple[Purchase, Mapping[str, str]]:
         if holder is None:
-            return _buy_with_payment(order, price, claim)
+            orders.assert_max_total(order)
+            if (previous_account_id := gate.find_served_payment(price)) is not None:
+                # The response was lost: the same request with the same payment gets the same purchase.
+                of_account = select(Purchase).filter_by(account_id=previous_account_id)
+                newest_first = of_account.order_by(Purchase.created_at.desc(), Purchase.id.desc())
+                return _find(newest_first.limit(1), NotFound("No purchase has this id.")), {}
         grant = gate.accept_payment(price, payer=holder)
-        return _buy_after_payment(holder, order, grant, price, claim, allow_duplicate=allow_duplicate)
+        payer = holder or Principal(KeyKind.GATEWAY, grant.payment_id, grant.payment_id, None)
+
+        def fund(session: Session) -> None:
+            grant.consume(session)
+            if not credit_accounts.balances(session, [payer.account_id]):
+                credit_accounts.open_account(session, payer.account_id)
+            # Once per payment: what a refunded purchase has left there pays for its repetition.
+            credit_accounts.grant(session, payer.account_id, price.nanos, reference=f"payment:{grant.payment_id}")
+
+        may_repeat = allow_duplicate or holder is None
+        purchase = buy(payer, order, allow_duplicate=may_repeat, claim=claim, fund=fund)
+        return purchase, grant.headers_for(HTTPStatus.OK)
 
     return guard.choose_payer(
         caller, lambda: price, has_payment=request.headers.has_payment, prepaid=prepaid,
@@ -264,39 +279,6 @@ def account_of_token(purchase_id: str, token: str) -> str | None:
         return None
     with read_only_unit() as session:
         return session.scalar(select(Purchase.account_id).where(Purchase.id == identifiers.parse_id(purchase_id)))
-
-
-def _buy_with_payment(order: PurchaseOrder, price: PaymentPrice, claim: Claim) -> tuple[Purchase, Mapping[str, str]]:
-    orders.assert_max_total(order)
-    previous_account_id = gate.find_served_payment(price)
-    if previous_account_id is not None:
-        # The response was lost: the same request with the same payment gets the same purchase.
-        of_account = select(Purchase).filter_by(account_id=previous_account_id)
-        newest_first = of_account.order_by(Purchase.created_at.desc(), Purchase.id.desc())
-        return _find(newest_first.limit(1), NotFound("No purchase has this id.")), {}
-    grant = gate.accept_payment(price, payer=None)
-    anonymous = Principal(KeyKind.GATEWAY, grant.payment_id, grant.payment_id, None)
-    return _buy_after_payment(anonymous, order, grant, price, claim, allow_duplicate=True)
-
-
-def _buy_after_payment(
-    caller: Principal,
-    order: PurchaseOrder,
-    grant: PaymentGrant,
-    price: PaymentPrice,
-    claim: Claim,
-    *,
-    allow_duplicate: bool,
-) -> tuple[Purchase, Mapping[str, str]]:
-    def fund(session: Session) -> None:
-        grant.consume(session)
-        if not credit_accounts.balances(session, [caller.account_id]):
-            credit_accounts.open_account(session, caller.account_id)
-        # Once per payment: what a refunded purchase has left there pays for its repetition.
-        credit_accounts.grant(session, caller.account_id, price.nanos, reference=f"payment:{grant.payment_id}")
-
-    purchase = buy(caller, order, allow_duplicate=allow_duplicate, claim=claim, fund=fund)
-    return purchase, grant.headers_for(HTTPStatus.OK)
 
 
 def _tokens(purchase_id: str) -> list[str]:

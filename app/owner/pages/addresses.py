@@ -39,9 +39,8 @@ def name_address(key: OwnerKeyView) -> Response:
     alike = address_book.look_alikes(key.agent_id, [typed["address"]]).get(typed["address"], ())
     if alike and request.form.get("checked") != typed["address"]:
         return _render(key, typed, status=400, alike=alike)
-    is_owner, key_error = passkeys.check_owner(key)
-    if not is_owner:
-        return _render(key, typed, status=403, alike=alike, key_error=key_error)
+    if (refusal := passkeys.find_refusal(key)) is not None:
+        return _render(key, typed, status=403, alike=alike, key_error=refusal)
     try:
         address_book.set_name(sessions.acting_owner(key), key.agent_id, typed["chain"], typed["address"], typed["name"])
     except LimitReached as failure:

@@ -43,11 +43,11 @@ def _requires_owner_key(operation: str) -> Callable[[_View], _View]:
     def decorate(view: _View) -> _View:
         @functools.wraps(view)
         def wrapper(key: OwnerKeyView) -> Response:
-            is_owner, error = passkeys.check_owner(key)
-            if is_owner:
+            refusal = passkeys.find_refusal(key)
+            if refusal is None:
                 return view(key)
             return auth.render_page(
-                "confirm_owner_key.html", status=403, agent=auth.agent_of(key), operation=operation, error=error,
+                "confirm_owner_key.html", status=403, agent=auth.agent_of(key), operation=operation, error=refusal,
                 grace=request.form.get("grace"), kind=request.form.get("kind"), prompt=passkeys.prompt_for(key),
             )  # fmt: skip
 

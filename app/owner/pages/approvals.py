@@ -89,9 +89,8 @@ def decide(key: OwnerKeyView, approval_id: str) -> Response:
         if request.form.get("passkey"):
             method = OwnerMethod.PASSKEY
         else:
-            is_owner, error = passkeys.check_owner(key)
-            if not is_owner:
-                return _render(key, approval_id, key_error=error, status=403)
+            if (refusal := passkeys.find_refusal(key)) is not None:
+                return _render(key, approval_id, key_error=refusal, status=403)
             method = OwnerMethod.OWNER_KEY
     if _waits(approval):
         has_effect = _record(key, approval, decision, method, week_nanos)

@@ -80,12 +80,12 @@ def save_limits(key: OwnerKeyView, wallet_id: str) -> Response:
         return _render_form(key, wallet, typed, problems=problems, status=400)
     if request.form.get("step") == "review":
         return _render_form(key, wallet, typed, changes=changes)
-    is_confirmed = request.form.get("passkey") or request.form.get("owner_key", "").strip()
-    is_owner, error = passkeys.check_owner(key) if is_confirmed else (False, "")
-    if error:
-        return _render_form(key, wallet, typed, changes=changes, key_error=error, status=403)
+    is_confirmed = bool(request.form.get("passkey") or request.form.get("owner_key", "").strip())
+    if is_confirmed and (refusal := passkeys.find_refusal(key)) is not None:
+        return _render_form(key, wallet, typed, changes=changes, key_error=refusal, status=403)
+    actor = sessions.acting_owner(key)
     try:
-        changed = fleet.set_wallet_controls(sessions.acting_owner(key), wallet, changes, allow_loosening=is_owner)
+        changed = fleet.set_wallet_controls(actor, wallet, changes, allow_loosening=is_confirmed)
     except LooseningNotAllowed:
         return _render_form(key, wallet, typed, changes=changes, key_error=_OWNER_KEY_NEEDED, status=403)
     done = "limits" if changed else "unchanged"

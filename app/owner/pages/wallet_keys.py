@@ -28,9 +28,9 @@ def _signed(view: _View) -> _View:
 
     @functools.wraps(view)
     def wrapper(key: OwnerKeyView, **names: str) -> Response:
-        is_owner, problem = passkeys.check_owner(key) if request.form.get("passkey") else (False, _NEEDS_PASSKEY)
-        if not is_owner:
-            return _render(key, names.get("wallet_id"), status=403, error=problem)
+        refusal = passkeys.find_refusal(key) if request.form.get("passkey") else _NEEDS_PASSKEY
+        if refusal is not None:
+            return _render(key, names.get("wallet_id"), status=403, error=refusal)
         try:
             return view(key, **names)
         except ServiceError as failure:

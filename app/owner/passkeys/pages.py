@@ -19,12 +19,12 @@ from app.owner.session.sign_in import render_sign_in, safe_return_path
 
 @dataclass(frozen=True, slots=True)
 class PasskeyPage:
-    """The page at `url`. Devices show `name`; `check` returns whether a form proves who sends it, and what is wrong."""
+    """The page at `url`. Devices show `name`; `find_refusal` returns why a form does not prove who sends it."""
 
     holder: PasskeyHolder
     name: str
     url: str
-    check: Callable[[], tuple[bool, str]]
+    find_refusal: Callable[[], str | None]
     render: Callable[..., Response]
     confirms_removal: bool
 
@@ -63,8 +63,8 @@ class PasskeyPage:
         return auth.see_other(f"{self.url}?passkeys=removed")
 
     def _refusal(self) -> Response | None:
-        proves, error = self.check()
-        return None if proves else self.show(error=error, status=403)
+        refusal = self.find_refusal()
+        return None if refusal is None else self.show(error=refusal, status=403)
 
 
 _VIEWS = {
@@ -100,8 +100,8 @@ def _owner_page(key: OwnerKeyView) -> PasskeyPage:
     if request.method == "POST":
         sessions.acting_owner(key)  # from now on, the result of the claim is not repeated
     agent, url = auth.agent_of(key), url_for("owner.show_passkeys", agent_id=key.agent_id)
-    check, render = partial(passkeys.check_owner, key), partial(auth.render_page, agent=agent)
-    return PasskeyPage(passkeys.owner_here(key), agent.name, url, check, render, confirms_removal=False)
+    find_refusal, render = partial(passkeys.find_refusal, key), partial(auth.render_page, agent=agent)
+    return PasskeyPage(passkeys.owner_here(key), agent.name, url, find_refusal, render, confirms_removal=False)
 
 
 def _name() -> str:

@@ -330,16 +330,15 @@ def prompt_for(key: OwnerKeyView) -> PasskeyPrompt | None:
     return prompt_of(owner_here(key))
 
 
-def check_owner(key: OwnerKeyView) -> tuple[bool, str]:
-    """Return whether the form contains the agent's owner key or a passkey's signature, and the message if not."""
+def find_refusal(key: OwnerKeyView) -> str | None:
+    """Return why the form does not prove that the owner sends it: by the owner key or a passkey; None if it does."""
     owner_key = request.form.get("owner_key", "").strip()
     if request.form.get("passkey"):
-        return (True, "") if is_signed(owner_here(key)) else (False, NOT_ACCEPTED)
+        return None if is_signed(owner_here(key)) else NOT_ACCEPTED
     if not owner_key:
-        return False, "Enter your owner key to continue. Nothing was changed."
+        return "Enter your owner key to continue. Nothing was changed."
     try:
-        if sessions.verify_owner_key(owner_key, key, network=client_network(request.remote_addr)):
-            return True, ""
+        is_own = sessions.verify_owner_key(owner_key, key, network=client_network(request.remote_addr))
     except RateLimited:
-        return False, "Too many wrong keys were entered from your network. Wait before you try again."
-    return False, "This is not the owner key of this agent. Nothing was changed."
+        return "Too many wrong keys were entered from your network. Wait before you try again."
+    return None if is_own else "This is not the owner key of this agent. Nothing was changed."

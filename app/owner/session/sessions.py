@@ -6,17 +6,18 @@ function opens its own unit of work unless its docstring says otherwise.
 """
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import ForeignKey, Row, Select, String, delete, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.agents import claims
-from app.agents.claims import CodeKind, OwnerCode
+from app.agents.claims import CodeKind
 from app.audit_log import actors, trail
 from app.audit_log.actors import Actor, owner_actor
 from app.audit_log.trail import AuditAction, AuditEvent
@@ -60,7 +61,6 @@ class OwnerSessionKey(Authenticated, Model):
     )
 
 
-_Result = TypeVar("_Result")
 SESSION_LIFETIME = timedelta(hours=12)
 MAX_AGENTS = 50
 _SEAL, _KEY_SEAL = seal_of(OwnerSession), RowSeal(OwnerSessionKey, mac="key_mac")
@@ -103,8 +103,7 @@ def enter_key(
 
     Raises: Unauthorized, RateLimited, LimitReached.
     """
-
-    def enter(session: Session, key: OwnerKeyView) -> tuple[str, OwnerKeyView]:
+    with _typed(network, partial(owner_keys.find, key_text=owner_key)) as (session, key):
         claims.erase_response_of(session, key.agent_id)
         if current is None:
             token = begin_session(session, key, previous_token=previous_token)
@@ -112,8 +111,6 @@ def enter_key(
             token = _add_key(session, current.id, key.id)
         trail.record(session, owner_actor(key.id), AuditEvent(AuditAction.OWNER_SIGN_IN, key.agent_id))
         return token, key
-
-    return _try_secret(network, partial(owner_keys.find, key_text=owner_key), enter)
 
 
 def begin_session(session: Session, key: OwnerKeyView, *, previous_token: str | None) -> str:
@@ -125,9 +122,7 @@ def begin_session(session: Session, key: OwnerKeyView, *, previous_token: str | 
 
 def use_code(code: str, key: str | None, *, network: str) -> tuple[str, str, list[str]]:
     """Make the holder of a code the owner if a new key is given; return agent, kind, and removed email addresses."""
-
-    def use(session: Session, found: tuple[OwnerCode, OwnerKeyView]) -> tuple[str, str, list[str]]:
-        used, old = found
+    with _typed(network, partial(claims.find_owner_code, typed=code)) as (session, (used, old)):
         if key is None:
             return old.agent_id, used.kind, []
         is_handover, removed = used.kind == CodeKind.HANDOVER, list[str]()
@@ -142,22 +137,25 @@ def use_code(code: str, key: str | None, *, network: str) -> tuple[str, str, lis
         claims.announce(session, owner_actor(key_id), old.agent_id, f"{used.kind}_used")
         return old.agent_id, used.kind, removed
 
-    return _try_secret(network, partial(claims.find_owner_code, typed=code), use)
 
+@contextmanager
+def _typed(network: str, find: Callable[[Session], Any], agent_id: str | None = None) -> Iterator[tuple[Session, Any]]:
+    """Open a unit with what a typed key or code is. Count a wrong one as a guess, and record it; of many, some.
 
-def _try_secret(
-    network: str, find: Callable[[Session], Any], use: Callable[[Session, Any], _Result],
-    agent_id: str | None = None,
-) -> _Result:  # fmt: skip
-    """Find what a typed key or code is and use it, in one unit; count a wrong one as a guess, and record it."""
+    Raises: Unauthorized for a wrong one; RateLimited.
+    """
     with unit_of_work() as session:
         # Counted separately from claim codes: their service-wide limit must not be consumed here.
         scope = f"owner {network}"
         guess_limits.lock_counter(session, scope)
         if (found := find(session)) is not None:
-            return use(session, found)
+            yield session, found
+            return
         guess_limits.record_miss(session, scope, service_wide=False)
-    _record_refusal(network, agent_id=agent_id)
+    # Anybody can send them.
+    with suppress(RateLimited):
+        app_state().rate_limiter.count("20 per hour", "wrong-owner-key", agent_id or "sign-in")
+        trail.record_alone(actors.anonymous_actor(network), AuditAction.OWNER_KEY_REFUSED, agent_id)
     raise Unauthorized("This key or code is not valid.")
 
 
@@ -177,7 +175,8 @@ def verify_owner_key(typed_key: str, key: OwnerKeyView, *, network: str) -> bool
     """Return whether an owner key entered again is the agent's own; a wrong one is counted. Raises: RateLimited."""
     try:
         find = partial(owner_keys.find, key_text=typed_key, agent_id=key.agent_id)
-        return _try_secret(network, find, lambda *_: True, agent_id=key.agent_id)
+        with _typed(network, find, key.agent_id):
+            return True
     except Unauthorized:
         return False
 
@@ -237,15 +236,6 @@ def replace_owner_key(actor: Actor, current: LiveSession, old: OwnerKeyView) -> 
         trail.record(session, actor, act)
         claims.announce(session, actor, old.agent_id, "owner_key_replaced")
         return key, token
-
-
-def _record_refusal(network: str, *, agent_id: str | None) -> None:
-    """Record a wrong owner key in the audit log; of many, some: anybody can send them."""
-    try:
-        app_state().rate_limiter.count("20 per hour", "wrong-owner-key", agent_id or "sign-in")
-    except RateLimited:
-        return
-    trail.record_alone(actors.anonymous_actor(network), AuditAction.OWNER_KEY_REFUSED, agent_id)
 
 
 def _create_session(session: Session, key_id: str) -> str:

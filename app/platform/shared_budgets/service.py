@@ -81,7 +81,7 @@ def announce() -> None:
             return
         with unit_of_work() as session:
             budget_counters.subtract_returns(session)
-            due = budgets.due_for_announcement(session)
+            due = budget_counters.due_for_announcement(session)
         for budget_id in due:
             # A row that somebody else changed must not silence the others.
             with suppress(RowChanged), unit_of_work() as session:

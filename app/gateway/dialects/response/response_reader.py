@@ -172,10 +172,6 @@ class JsonArrayParser:
             return True
         return self._is_in_text
 
-    def flush(self) -> Iterator[StreamFrame]:
-        """Yield nothing: an incomplete object has no usage."""
-        return iter(())
-
 
 def _payload(frame: bytes) -> bytes:
     found = []
@@ -230,7 +226,8 @@ class ResponseReader:
         """Return the remaining bytes to relay after the end of the response."""
         if self._cleaned is not None:
             return b"".join(self._strip_frames(self._cleaned.flush()))
-        if self._frames is not None:
+        # An incomplete object of a JSON array has no usage.
+        if isinstance(self._frames, SseParser):
             for frame in self._frames.flush():
                 self._record_frame(frame)
         return b""

@@ -28,6 +28,8 @@ _MAX_TOOL_CALLS = 10_000
 # Actions of a search call that are not billed.
 _UNBILLED_ACTIONS = frozenset({"open_page", "find_in_page"})
 _FAILURES = ("error", "response.failed")
+# Only Anthropic's usage has them.
+_CACHE_COUNTS = frozenset({"cache_read_input_tokens", "cache_creation_input_tokens"})
 _IMAGE_EVENTS = ("image_generation.", "image_edit.")
 
 
@@ -48,10 +50,8 @@ class UsageAccumulator:
         self._tool_calls: dict[tuple[str, str], str] = {}
         self._images: Mapping[str, Any] = {}
         self._has_images = False
-        self._region: str | None = None
-        self._model: str | None = None
-        self._tier: str | None = None
-        self._speed: str | None = None
+        # The model, tier, speed and region that were reported last.
+        self._named: dict[str, str] = {}
         self.has_failed = False
         self._search_nanos: int | None = None
         self._is_blank = True
@@ -70,8 +70,7 @@ class UsageAccumulator:
         for name in () if is_usual else ("message", "response", "interaction"):
             if isinstance(payload.get(name), dict):
                 inner = payload[name]
-        self._model = _text(inner, "model") or _text(inner, "modelVersion") or self._model
-        self._tier = _text(inner, "service_tier") or self._tier
+        self._name(model=_text(inner, "model") or _text(inner, "modelVersion"), tier=_text(inner, "service_tier"))
         if not is_usual:
             self._has_images = self._has_images or _is_image_event(payload)
             self._add_tool_calls(payload, inner)
@@ -91,9 +90,8 @@ class UsageAccumulator:
         return UsageReading(
             status=status, usage=self._usage(), is_complete=self._has_counts and has_last_counts,
             bytes_received=bytes_received, bytes_unread=bytes_unread, streamed_bytes=self.content_bytes,
-            model=self._model, tier=self._tier, speed=self._speed, region=self._region,
             tool_calls=Counter(self._tool_calls.values()), has_failed=self.has_failed, has_audio=self._has_audio,
-            is_blank=self._is_blank and not bytes_unread,
+            is_blank=self._is_blank and not bytes_unread, **self._named,
         )  # fmt: skip
 
     def _usage(self) -> Usage | None:
@@ -102,9 +100,10 @@ class UsageAccumulator:
         is_transcript = self._surface in input_bounds.TRANSCRIPT_SURFACES
         if is_transcript and not self._reported and self._duration is not None:
             return usage_readers.duration_usage(self._duration)
+        is_opaque_message = self._surface is Surface.OPAQUE and bool(_CACHE_COUNTS & self._reported.keys())
         if self._is_gemini:
             usage = usage_readers.gemini_usage(self._reported)
-        elif self._is_anthropic():
+        elif self._surface is Surface.MESSAGES or is_opaque_message:
             usage = usage_readers.anthropic_usage(self._reported, reports_cost=self._reports_cost)
         elif self._has_images:
             usage = usage_readers.image_usage(self._reported)
@@ -126,10 +125,8 @@ class UsageAccumulator:
         searches = min(searches, usage_readers.MAX_TOKENS)
         return usage if searches == usage.searches else usage._replace(searches=searches)
 
-    def _is_anthropic(self) -> bool:
-        if self._surface is Surface.OPAQUE:
-            return "cache_read_input_tokens" in self._reported or "cache_creation_input_tokens" in self._reported
-        return self._surface is Surface.MESSAGES
+    def _name(self, **reported: str | None) -> None:
+        self._named |= {name: text for name, text in reported.items() if text}
 
     def _merge_usage(self, payload: Mapping[str, Any], inner: Mapping[str, Any]) -> None:
         found = inner.get("usage") or payload.get("usage")
@@ -147,10 +144,8 @@ class UsageAccumulator:
                 self._reported[name] = value
             elif value != known:
                 self._reported[name] = _larger(known, value)
-        self._speed = _text(found, "speed") or self._speed
-        self._region = _text(found, "inference_geo") or self._region
-        tier = _text(found, "service_tier") or _text(found, "serviceTier")
-        self._tier = tier.lower() if tier else self._tier
+        tier = (_text(found, "service_tier") or _text(found, "serviceTier") or "").lower()
+        self._name(speed=_text(found, "speed"), region=_text(found, "inference_geo"), tier=tier)
         # The first event of a message has the input count; only a later one has the output count.
         self._has_counts = payload.get("type") != "message_start"
 
@@ -223,7 +218,7 @@ class UsageAccumulator:
         for name in ("webSearchQueries", "imageSearchQueries"):
             queries = grounding.get(name)
             billed = queries if isinstance(queries, list) else []
-            if (self._model or "").startswith(tool_costs.SEARCH_PER_PROMPT):
+            if self._named.get("model", "").startswith(tool_costs.SEARCH_PER_PROMPT):
                 # Billed per prompt, whatever the number of queries.
                 billed, name = billed[:1], ""  # noqa: PLW2901 - one entry for both kinds
             for index in range(min(len(billed), _MAX_TOOL_CALLS)):
