@@ -29,7 +29,7 @@ from app.adapters.evm.x402.payments import EvmPaymentSigner
 from app.adapters.evm.x402.sponsor import EvmTransferSponsor
 from app.adapters.faucet_http import HttpFaucet
 from app.adapters.openapi_reader.reader import OpenApiReader
-from app.adapters.perpdex.deployments import DEPLOYMENTS as PERPDEX_DEPLOYMENTS
+from app.adapters.perpdex.exchange import DEPLOYMENTS as PERPDEX_DEPLOYMENTS
 from app.adapters.perpdex.exchange import HyperliquidExchange
 from app.adapters.rate_limited_http import ServiceAccess
 from app.adapters.redis_stores import RedisCounterStore, RqQueue

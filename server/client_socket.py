@@ -59,7 +59,7 @@ class ThreadPermit(Protocol):
         """Return whether it has not been released."""
         ...
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Release it. May be repeated."""
         ...
 
@@ -126,7 +126,7 @@ class ClientSocket(socket.socket):
     def end_request(self) -> None:
         """Release what the request held."""
         if self._permit is not None:
-            self._permit.release()
+            self._permit.close()
         for account_id, count in self._body_bytes.items():
             self._hooks.bodies.release(ResourceUse.BODY, account_id, count)
         self._body_bytes.clear()

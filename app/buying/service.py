@@ -7,7 +7,7 @@ payment has a price: a free key must not send anything to anybody from our addre
 """
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
@@ -21,7 +21,7 @@ from app.buying import offers, records, sellers
 from app.buying.offers import PaymentOffer
 from app.buying.records import ServicePurchase
 from app.buying.sellers import SellerAnswer, SellerRequest
-from app.capacity.limiter import quotas_of
+from app.capacity.limiter import Permit, quotas_of
 from app.core import clock
 from app.core.chains import ChainName
 from app.core.identifiers import new_id
@@ -199,15 +199,10 @@ class _PreparedPayment:
     prepared: Terms
 
 
-@contextmanager
-def _permit(wallet: WalletView, request: SellerRequest) -> Iterator[None]:
+def _permit(wallet: WalletView, request: SellerRequest) -> closing[Permit]:
     """Hold a permit to wait for a seller: some that hang must not use up the threads. Raises: Overloaded."""
     quotas = quotas_of("web service", request.host, wallet.agent_id)
-    permit = app_state().forwarding_limiter.acquire(wallet.agent_id, quotas)
-    try:
-        yield
-    finally:
-        permit.release()
+    return closing(app_state().forwarding_limiter.acquire(wallet.agent_id, quotas))
 
 
 def _ask_unpaid(wallet: WalletView, order: FetchOrder, meter: FetchMeter) -> SellerAnswer:

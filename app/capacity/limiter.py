@@ -92,7 +92,7 @@ class ConcurrencyLimiter:
 
 
 class Permit:
-    """The right to forward one call; released on every way out."""
+    """The right to forward one call; closed on every way out."""
 
     def __init__(self, release: Callable[[], None]) -> None:
         self._release: Callable[[], None] | None = release
@@ -112,7 +112,7 @@ class Permit:
         if self._connection is not None:
             self._connection.set_write_deadline(deadline_ns)
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Release it. May be repeated."""
         release, self._release = self._release, None
         if release is not None:
@@ -121,7 +121,7 @@ class Permit:
     def release_after_response(self) -> None:
         """Release it once the response is written: the connection does so; without one, immediately."""
         if self._connection is None:
-            self.release()
+            self.close()
 
 
 def _overloaded(description: str) -> Overloaded:

@@ -191,7 +191,7 @@ def forward(request: ClientRequest, outgoing: UpstreamRequest, paid: PaidCall, o
         request_bodies.release_decoded(request)
         return _exchange(request, paid_request, paid, options, permit)
     except BaseException:
-        permit.release()
+        permit.close()
         raise
 
 

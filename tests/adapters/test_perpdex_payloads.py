@@ -18,8 +18,7 @@ from eth_keys import keys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.adapters.perpdex.deployments import DEPLOYMENTS, PerpdexDeployment
-from app.adapters.perpdex.exchange import HyperliquidExchange, format_decimal
+from app.adapters.perpdex.exchange import DEPLOYMENTS, HyperliquidExchange, PerpdexDeployment, format_decimal
 from app.core.chains import USDC
 from app.core.money import TokenAmount, parse_amount
 from app.ports.perpdex import Action, PerpMarket, PerpOrder, TimeInForce

@@ -516,7 +516,7 @@ def test_no_response_contains_a_signature(agent: Agent) -> None:
 
 def test_a_signature_of_the_payload_recovers_the_wallet(agent: Agent) -> None:
     # The address in a response is that of the wallet's own key, with which execution would sign.
-    from app.adapters.perpdex.deployments import DEPLOYMENTS  # noqa: PLC0415
+    from app.adapters.perpdex.exchange import DEPLOYMENTS  # noqa: PLC0415
     from app.wallets.core import custody  # noqa: PLC0415
     from tests.support import exchange_signing as signing  # noqa: PLC0415
 

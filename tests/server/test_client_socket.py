@@ -38,7 +38,7 @@ class OneThread:
         assert threads.acquire(ResourceUse.UPSTREAM, "account")
         self._threads = threads
 
-    def release(self) -> None:
+    def close(self) -> None:
         self._threads.release(ResourceUse.UPSTREAM, "account")
         self.is_held = False
 

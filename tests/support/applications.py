@@ -21,7 +21,7 @@ from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.x402.payments import EvmPaymentSigner
 from app.adapters.evm.x402.sponsor import EvmTransferSponsor
 from app.adapters.openapi_reader.reader import OpenApiReader
-from app.adapters.perpdex.deployments import DEPLOYMENTS as PERPDEX
+from app.adapters.perpdex.exchange import DEPLOYMENTS as PERPDEX
 from app.adapters.perpdex.exchange import HyperliquidExchange
 from app.adapters.prices import MarketPriceFeed
 from app.adapters.solana.chain import SolanaChain

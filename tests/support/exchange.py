@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from app.adapters.perpdex.deployments import DEPLOYMENTS
-from app.adapters.perpdex.exchange import HyperliquidExchange
+from app.adapters.perpdex.exchange import DEPLOYMENTS, HyperliquidExchange
 from sandbox.perpdex import ExchangeServer
 
 

@@ -13,7 +13,7 @@ from eth_account.messages import encode_typed_data
 from eth_utils.crypto import keccak
 
 from app.adapters.evm.signatures import digest_of
-from app.adapters.perpdex.deployments import PerpdexDeployment
+from app.adapters.perpdex.exchange import PerpdexDeployment
 from app.core.chains import ZERO_EVM_ADDRESS
 from app.ports.perpdex import Action, Json
 

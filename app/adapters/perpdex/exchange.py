@@ -6,7 +6,9 @@ what is used is checked. The order of an action's keys is part of what is signed
 """
 
 import json
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from http import HTTPStatus
@@ -19,7 +21,6 @@ from pydantic import Field, Strict
 from app.adapters.evm.contracts.deployments import dead_end
 from app.adapters.http_client import HttpClient, HttpResponse
 from app.adapters.jsonrpc.endpoint import OutageLog
-from app.adapters.perpdex.deployments import PerpdexDeployment
 from app.core.foreign import U64, ForeignModel, Items, MalformedResponseError, Text, parsed, reader
 from app.core.money import TokenAmount
 from app.core.strict_json import parse_response
@@ -27,6 +28,25 @@ from app.ports import perpdex
 from app.ports.errors import Rejected, Unreachable
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PerpdexDeployment:
+    """The exchange on one network.
+
+    `source` identifies the network in what is signed for orders, `chain` and `signature_chain_id` in what is signed
+    for payments. `asset_numbering` is the network with the same market numbers.
+    """
+
+    url: str
+    chain: str
+    signature_chain_id: str
+    source: str
+    asset_numbering: str
+
+
+_FACTS = tomllib.loads(Path(__file__).with_name("deployments.toml").read_text("utf-8"))
+DEPLOYMENTS: Mapping[str, PerpdexDeployment] = {network: PerpdexDeployment(**row) for network, row in _FACTS.items()}
 
 _MAX_SIZE_DECIMALS = 8
 _MAX_MARKETS = 10_000

@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -258,16 +259,14 @@ def _response(service: Service, url: base_urls.BaseUrl) -> CheckedStep:
     headers = signed_headers(services.callable_service(service.id).secret, "GET", target, b"")
     outgoing = UpstreamRequest("GET", url.origin, target, [*headers.items()], b"", timeout_seconds=_CHECK_SECONDS)
     quotas = quotas_of("service", service.id, service.agent_id)
-    permit = app_state().forwarding_limiter.acquire(service.agent_id, quotas)
     try:
-        incoming = app_state().ports.public_upstream.send(outgoing)
-        incoming.close()
+        with closing(app_state().forwarding_limiter.acquire(service.agent_id, quotas)):
+            incoming = app_state().ports.public_upstream.send(outgoing)
+            incoming.close()
     except Rejected:
         return CheckedStep("response", "The base URL must lead to an address of the public internet.", ok=False)
     except PortError as error:
         return CheckedStep("response", f"The service gave no answer: {error.reason.replace('_', ' ')}.", ok=False)
-    finally:
-        permit.release()
     is_served = incoming.status < HTTPStatus.INTERNAL_SERVER_ERROR
     detail = f"The base URL answers GET with {incoming.status}; a call is served with a status below 500."
     return CheckedStep("response", detail, ok=is_served)

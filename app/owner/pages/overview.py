@@ -34,7 +34,7 @@ from app.usage.service import UsageByDay
 from app.wallets.core import wallets
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.wallets import WalletView
-from app.wallets.views import balances, foreign_tokens, history
+from app.wallets.views import balances, history
 from app.wallets.views.history import TransactionView
 
 CHART_DAYS = 30
@@ -175,7 +175,7 @@ def _wallet_overview(wallet: WalletView) -> dict[str, Any]:
     both: list[Any] = [*transactions, *shopping.list_of(page, account_id=wallet.agent_id, wallet_id=wallet.id).items]
     recent = sorted(both, key=lambda each: each.created_at, reverse=True)
     return {
-        "wallet": wallet, "holdings": read_holdings(wallet), "foreign": foreign_tokens.read(wallet)["tokens"],
+        "wallet": wallet, "holdings": read_holdings(wallet), "foreign": balances.read_foreign(wallet)["tokens"],
         "spending": status, "recent": recent[:_RECENT], "bought": bought(transactions),
     }  # fmt: skip
 

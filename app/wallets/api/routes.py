@@ -28,7 +28,7 @@ from app.wallets.api import schemas
 from app.wallets.core import wallets
 from app.wallets.core.wallets import WalletView
 from app.wallets.deposits import funding
-from app.wallets.views import balances, foreign_tokens, history
+from app.wallets.views import balances, history
 from app.wallets.views.history import TransactionView
 from app.web.blueprint import Blueprint, offers_csv
 from app.web.schemas import PageQuery, assert_any_field
@@ -110,7 +110,7 @@ def get_balances(wallet: WalletView) -> dict[str, Any]:
 @blp.response(200, schemas.ForeignTokensShape)
 def list_tokens(wallet: WalletView) -> dict[str, Any]:
     """List what the wallet holds of tokens that this service does not know."""
-    return {"wallet_id": wallet.id, **foreign_tokens.read(wallet)}
+    return {"wallet_id": wallet.id, **balances.read_foreign(wallet)}
 
 
 @blp.post("/<string:wallet_id>/fund")

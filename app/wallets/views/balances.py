@@ -1,11 +1,14 @@
-"""Live balances of a wallet, for which all chains are read concurrently; pending transactions, counted by age."""
+"""Live balances of a wallet, for which all chains are read concurrently; pending transactions, counted by age.
+
+Foreign tokens are those that this service does not know; on EVM chains, those that scans for deposits have found.
+"""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
@@ -13,13 +16,14 @@ from sqlalchemy.orm import Session
 from app.core import clock
 from app.core.chains import ChainName, tokens
 from app.core.money import TokenAmount, value_nanos
+from app.db.unit_of_work import read_only_unit
 from app.errors import BalanceFetchError, ServiceError, WalletNotEmpty
+from app.ports.chain import ForeignToken
 from app.ports.errors import PortError
 from app.state import app_state
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
-from app.wallets.core.models import Transaction
+from app.wallets.core.models import DepositScanState, Transaction
 from app.wallets.core.wallets import WalletView
-from app.wallets.views import foreign_tokens
 
 _READERS_PER_CHAIN = 12
 _TIMEOUT_SECONDS = 15
@@ -45,6 +49,28 @@ def read_all(wallet: WalletView) -> Sequence[Holding]:
     return holdings
 
 
+class HeldToken(NamedTuple):
+    chain: ChainName
+    token: ForeignToken
+
+
+def read_foreign(wallet: WalletView) -> dict[str, list[Any]]:
+    """Read the foreign `tokens` of a wallet on all chains concurrently, but those on `unreadable_chains`."""
+    found: dict[str, list[Any]] = {"tokens": [], "unreadable_chains": []}
+    with read_only_unit() as session:
+        rows = session.scalars(select(DepositScanState).where(DepositScanState.wallet_id == wallet.id))
+        marks, readers = {row.chain: row.mark for row in rows}, app_state().balance_readers
+    for name, future in [
+        (name, readers[name].submit(chain.foreign_tokens, wallet.address_on(name), marks.get(name, {})))
+        for name, chain in app_state().ports.chains.items()
+    ]:
+        try:
+            found["tokens"] += [HeldToken(name, each) for each in future.result()]
+        except PortError:
+            found["unreadable_chains"].append(name)
+    return found
+
+
 def find_deletion_refusal(wallet: WalletView) -> ServiceError | None:
     """Return why a wallet is to be deleted with `force` only: what it holds, or that this cannot be read.
 
@@ -55,7 +81,7 @@ def find_deletion_refusal(wallet: WalletView) -> ServiceError | None:
     except BalanceFetchError as error:
         return error if wallet.transaction_count else None
     found = [(each.chain, each.amount) for each in held]
-    found += [(each.chain, each.token.amount) for each in foreign_tokens.read(wallet)["tokens"]]
+    found += [(each.chain, each.token.amount) for each in read_foreign(wallet)["tokens"]]
     listed = [{"chain": name.value, "token": each.token.symbol, "balance": str(each)} for name, each in found]
     message = "This wallet holds tokens. Transfer them out, or repeat the request with `force` set to true."
     return WalletNotEmpty(message, details={"balances": listed}) if listed else None
