@@ -31,6 +31,7 @@ from app.adapters.upstream_http.exchange import HttpUpstream
 from app.buying.records import PinnedPayee
 from app.core import clock
 from app.core.chains import ChainName
+from app.core.identifiers import new_id
 from app.db import leases
 from app.db.leases import ProcessKind
 from app.db.unit_of_work import unit_of_work
@@ -90,10 +91,11 @@ NEVER_SERVED = {
     *(f"{method} /v1/gateway/{{provider}}/{{path}}" for method in ("PUT", "PATCH", "DELETE")),
     *(f"POST /v1/{path}" for path in ("services/{service_id}/payouts", "services/{service_id}/refunds")),
     *(f"POST /v1/platform/services/{{service_id}}/{each}" for each in ("refunds", "write-off")),
+    "POST /v1/platform/payments/{payment_id}/refund",
     *(f"POST /v1/{path}" for path in ("chat/completions", "messages", "responses", "embeddings")),
 }
 """Operations that cannot succeed here: the exchange is unreachable, no provider has these methods, no model;
-nothing was earned."""
+nothing was earned or paid for."""
 _SECRET = "canary-of-the-secret-key-0123456789"
 _SECRETS = re.compile(r"\b(ak|gw|mk|ok|sk|cr|whsec)_[\w+/=-]{16,}")
 EXAMPLES = Path(openapi.__file__).with_name("examples.json")
@@ -140,6 +142,7 @@ class Scene:
             "session_id": self._session,
             "approval_id": self._approval,
             "webhook_id": lambda: self._webhook(path),
+            "payment_id": new_id,
             "evidence_id": lambda: self.bought["evidence"][0]["url"].rpartition("/")[2].partition(".")[0],
         }
         return {name: make() for name, make in makers.items() if f"{{{name}}}" in path}
