@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from app.identity import guards
-from app.identity.principal import SHELL, MasterKeyPrincipal, Principal
+from app.identity.principal import SHELL, Principal
 from app.observability import telemetry
 from app.web.client_request import current_request
 
@@ -30,10 +30,6 @@ class Actor:
     name: str
     request_id: str | None = None
     client_address: str | None = None
-
-
-def master_key_actor(key: MasterKeyPrincipal, *, client_address: str) -> Actor:
-    return Actor(ActorKind.MASTER_KEY, key.key_id, key.name, telemetry.originating_request_id(), client_address)
 
 
 def agent_actor(key: Principal) -> Actor:

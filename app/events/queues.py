@@ -14,7 +14,6 @@ from sqlalchemy import ColumnElement, and_, case, exists, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock
-from app.core.mailboxes import mailbox_of
 from app.db.tables import insert_into, table_of
 from app.events.models import EventQueue, EventTarget
 
@@ -112,3 +111,16 @@ def _is_free(now: datetime, rank: QueueRank) -> ColumnElement[bool]:
         case((EventQueue.rank == QueueRank.SERVICE, and_(first, second)), else_=or_(first, second)),
         EventQueue.used_until <= now + _HOUR,
     )
+
+
+def mailbox_of(address: str) -> str:
+    """Return an address without case and sub-address (`+tag`), and without dots where they mean nothing.
+
+    Two addresses with one result may still be two mailboxes: it is for limits, never for delivery.
+    """
+    local, _, domain = address.casefold().rpartition("@")
+    domain = domain.rstrip(".")
+    local = local.partition("+")[0] or local
+    if domain in ("gmail.com", "googlemail.com"):
+        local, domain = local.replace(".", ""), "gmail.com"
+    return f"{local}@{domain}"

@@ -15,11 +15,11 @@ from app.audit_log import trail
 from app.audit_log.actors import owner_actor
 from app.audit_log.trail import AuditAction
 from app.core.identifiers import new_id
-from app.core.mailboxes import mailbox_of
 from app.core.pagination import PageRequest
 from app.errors import InvalidInput, LimitReached, RateLimited
 from app.events import channels, delivery_log, feed, targets
 from app.events.outbox import OWNER_IS_TOLD, EventType
+from app.events.queues import mailbox_of
 from app.events.targets import Audience, Subscriber, TargetKind
 from app.idempotency.service import Claim
 from app.identity.limits import client_network

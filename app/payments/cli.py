@@ -39,7 +39,8 @@ def show() -> None:
             click.echo(f"{chain.value}: signed payments are not offered: {refusal.reason}")
             continue
         click.echo(f"{chain.value}: signed payments are submitted by {settler} ({_format_balances(chain, settler)})")
-        click.echo(f"{chain.value}: {_gas_status(chain)}")
+        reason = settlement_capacity.obstacle(settlement_capacity.read_capacity(chain))
+        click.echo(f"{chain.value}: signed payments are {f'not offered: {reason}' if reason else 'offered'}")
         click.echo(f"{chain.value}: failed payments used {usd_string(used[chain])} of {budget_usd} USD of gas in a day")
 
 
@@ -74,14 +75,3 @@ def _format_balances(chain: ChainName, address: str) -> str:
     except PortError:
         return "cannot be read at the moment"
     return ", ".join(f"{amount} {amount.token.symbol}" for amount in amounts)
-
-
-def _gas_status(chain: ChainName) -> str:
-    state = settlement_capacity.read_capacity(chain)
-    if state is None:
-        return "signed payments are not offered: the chain cannot be read"
-    if not settlement_capacity.covers_gas(state):
-        return "signed payments are not offered: the settlement key lacks gas"
-    if not state.recipient_can_receive:
-        return "signed payments are not offered: the recipient has no USDC account yet"
-    return "signed payments are offered"

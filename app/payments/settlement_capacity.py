@@ -81,7 +81,7 @@ def refusal_reason(chain: ChainName, price_nanos: int) -> str | None:
 def least_price_nanos(chain: ChainName) -> int | None:
     """Return the lowest price that covers the cost of settling a payment on a chain now; None if none is settled."""
     state = app_state().part(SettlementCapacityCache).get(chain)
-    if state is None or not covers_gas(state) or not state.recipient_can_receive:
+    if state is None or obstacle(state) is not None:
         return None
     on_ethereum = chain is ChainName.ETHEREUM
     return fee_nanos(chain, _ETHEREUM_FEE_MULTIPLE * state.fee_units if on_ethereum else state.max_fee_units)
@@ -90,6 +90,15 @@ def least_price_nanos(chain: ChainName) -> int | None:
 def fee_nanos(chain: ChainName, fee_units: int) -> int | None:
     """Return the dollar value of a network fee; None if no price is known. Reads the network."""
     return network_fees.usd_value_nanos(TokenAmount(fee_units, native(chain)))
+
+
+def obstacle(state: SettlementCapacity | None) -> str | None:
+    """Return why signed payments are not offered; None if they are."""
+    if state is None:
+        return "the chain cannot be read"
+    if not covers_gas(state):
+        return "the settlement key lacks gas"
+    return None if state.recipient_can_receive else "the recipient has no USDC account yet"
 
 
 def covers_gas(state: SettlementCapacity) -> bool:

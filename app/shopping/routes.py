@@ -18,7 +18,7 @@ from app.identity import guards, principal
 from app.identity.principal import KeyKind, Principal
 from app.payments.x402 import gate, guard
 from app.ports.shopper import ShippingAddress
-from app.shopping import advice, orders, schemas, service
+from app.shopping import orders, schemas, service
 from app.shopping.models import Purchase
 from app.shopping.orders import PurchaseOrder
 from app.state import app_state
@@ -127,7 +127,7 @@ def shown(purchase: Purchase, token: str = "") -> dict[str, Any]:
             "currency": "USD", "payment": {"method": purchase.outcome["payment_method"], "status": status},
             "shipping_method": purchase.outcome["shipping_method"], "price_breakdown": _price_breakdown(purchase),
         }  # fmt: skip
-    error = None if purchase.error is None else {**purchase.error, "advice": advice.advice_on(purchase.error)}
+    error = None if purchase.error is None else {**purchase.error, "advice": schemas.advice_on(purchase.error)}
     shots = [{"name": each.name, "url": f"{base}/evidence/{each.id}.png{token}"} for each in purchase.evidence]
     return {
         "purchase": purchase, "status_url": base + token, "order": order, "error": error,

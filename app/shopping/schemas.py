@@ -1,6 +1,8 @@
 """Requests and responses of shopping."""
 
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import marshmallow as ma
@@ -10,11 +12,22 @@ from app.approvals.schemas import APPROVAL_NOTE
 from app.core import money
 from app.core.order_amounts import AmountRole
 from app.ports.shopper import FailureCode
-from app.shopping import advice
 from app.shopping.models import PurchaseStatus
 from app.wallets.api.schemas import SESSION_ID
 from app.web.fields import Email, Instant, StrictBoolean, Text, Usd, UsdText, one_of
 from app.web.schemas import AcceptsCamelCase, FollowingQuery, Schema, page_schema
+
+_ADVICE = tomllib.loads(Path(__file__).with_name("advice.toml").read_text("utf-8"))
+ADVICE, ADVICE_ON_LIMITS = _ADVICE["failures"], _ADVICE["limits"]
+_OTHER_LIMIT = "Ask the owner about the wallet's limits; `limit_code` names the one that refused the order."
+
+
+def advice_on(error: Mapping[str, Any]) -> str:
+    if error.get("is_permanent"):
+        return "Nothing was ordered. Send it again only after the operator of this service has fixed it."
+    if limit_code := error.get("limit_code"):
+        return str(ADVICE_ON_LIMITS.get(limit_code, _OTHER_LIMIT))
+    return str(ADVICE[error["code"]])
 
 
 class UsdString(UsdText):
@@ -134,7 +147,7 @@ class PurchaseError(Schema):
         required=True,
         allow_none=True,
         dump_default=None,
-        metadata={"enum": [*(str(code) for code in advice.ADVICE_ON_LIMITS), None]},
+        metadata={"enum": [*(str(code) for code in ADVICE_ON_LIMITS), None]},
     )
     message = fields.String(required=True)
     advice = fields.String(required=True)

@@ -161,8 +161,8 @@ def test_a_transaction_says_where_the_money_went_and_why_it_failed(world: World,
     page = ada.get(f"{path}/{sent}").text
     for text in ("12.345678 USDC", "0.000021 ETH", "$12.50", "Base", made["wallet"]["addresses"]["base"]):
         assert text in page, text
-    assert "balance was too low for the network fee" in ada.get(f"{path}/{failed}").text
-    assert "balance was too low for the network fee" in ada.get(path).text
+    assert "enough of the chain&#39;s native token to pay the network fee" in ada.get(f"{path}/{failed}").text
+    assert "enough of the chain&#39;s native token to pay the network fee" in ada.get(path).text
     eve, elsewhere = owned(app, other)
     assert eve.get(f"{elsewhere}/{sent}").status_code == 404
 

@@ -12,10 +12,10 @@ from flask import Flask
 
 from app.core import clock
 from app.core.identifiers import new_id
-from app.core.mailboxes import mailbox_of
 from app.db.unit_of_work import unit_of_work
 from app.events import outbox, targets
 from app.events.outbox import EventType
+from app.events.queues import mailbox_of
 from app.events.targets import Audience, Subscriber
 from tests.support.agents import Agent, register
 from tests.support.loopback_http import Reply

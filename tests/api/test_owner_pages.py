@@ -362,7 +362,8 @@ def test_the_overview_begins_with_what_is_unusual(app: Flask) -> None:
     attention = re.findall(r'<section class="card incidents".*?</section>', page, re.DOTALL)[0]
     for shown in (
         "A day: from $300.00 to $500.00.", "A day: from $100.00 to $400.00.", "Did not pay 12.50 USDC to",
-        "The transaction failed on the chain.", "Credits run low.</strong> $0.50 are left",
+        "The transaction was executed and reverted; only the network fee was spent.",
+        "Credits run low.</strong> $0.50 are left",
     ):  # fmt: skip
         assert shown in attention
     # A tightened limit is no surprise.

@@ -11,7 +11,7 @@ import pytest
 
 from app import errors
 from app.ports.shopper import FailureCode, PurchaseFailed
-from app.shopping import advice
+from app.shopping import schemas as advice
 from app.shopping.purchase_runner import stored_error
 
 LIMIT_ERRORS = (

@@ -20,9 +20,9 @@ from app.owner.pages import charts, overview
 from app.owner.pages.template_filters import transaction_title
 from app.owner.session.auth import agent_of, printable, render_page, session_pages
 from app.receipts import routes as receipts
-from app.shopping import advice
 from app.shopping import service as shopping
 from app.shopping.models import OPEN_STATUSES, Purchase, PurchaseStatus
+from app.shopping.schemas import advice_on
 from app.spending import holds
 from app.usage import service as usage
 from app.usage import sums
@@ -97,7 +97,7 @@ def show_transaction(key: OwnerKeyView, transaction_id: str) -> Response:
 def show_purchase(key: OwnerKeyView, purchase_id: str) -> Response:
     """Show a purchase in a web shop, with its screenshots."""
     purchase = _owned_purchase(key, purchase_id)
-    told = purchase.error and advice.advice_on(purchase.error)
+    told = purchase.error and advice_on(purchase.error)
     return render_page("purchase.html", agent=agent_of(key), purchase=purchase, advice=told)
 
 

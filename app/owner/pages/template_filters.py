@@ -8,6 +8,7 @@ from markupsafe import Markup, escape
 from app.core import clock, money
 from app.core.movement_kinds import MovementKind
 from app.movements import KINDS
+from app.wallets.transactions.failures import MESSAGES
 from app.wallets.views.history import TransactionView
 
 _CENT_NANOS = money.NANOS_PER_USD // 100
@@ -18,18 +19,6 @@ _TYPES = {
     "payment": "Web service",
 }  # fmt: skip
 _CHAINS = {"ethereum": "Ethereum", "base": "Base", "solana": "Solana", "perpdex": "Trading exchange"}
-_REASONS = {
-    "insufficient_funds": "The wallet's balance was too low.",
-    "insufficient_gas": "The wallet's balance was too low for the network fee.",
-    "simulation_failed": "The transaction would have failed, so it was not sent.",
-    "reverted": "The transaction failed on the chain.",
-    "chain_unreachable": "The chain could not be reached. Nothing was sent.",
-    "network_fee_too_high": "The network fee exceeded the operator's maximum.",
-    "expired": "It was not paid in time.",
-    "reorganised": "The chain removed the block that it was in.",
-    "price_moved": "The price moved too far.",
-    "price_deviation": "The offered price was too far from the market price.",
-}
 
 
 def usd(nanos: int) -> str:
@@ -95,7 +84,7 @@ def transaction_title(transaction: TransactionView) -> str:
 
 
 def failure_reason(code: str) -> str:
-    return _REASONS.get(code, code.replace("_", " ").capitalize() + ".")
+    return MESSAGES.get(code, code.replace("_", " ").capitalize() + ".")
 
 
 def kind_title(kind: str) -> str:

@@ -9,13 +9,13 @@ from app.ports.errors import PortError, Unreachable
 from app.wallets.core.lifecycle import TransactionType
 from app.wallets.views.history import TransactionView
 
-_MESSAGES: Mapping[str, str] = tomllib.loads(Path(__file__).with_name("failures.toml").read_text())
+MESSAGES: Mapping[str, str] = tomllib.loads(Path(__file__).with_name("failures.toml").read_text())
 
 
 def recorded_failure(view: TransactionView) -> ServiceError:
     error_class = _failure_class(TransactionType(view.type), view.kind)
     details = {"reason": view.error or "failed", "transaction_id": view.id, "tx_hash": view.tx_hash}
-    return error_class(_MESSAGES.get(view.error or "", "It was not executed."), details=details)
+    return error_class(MESSAGES.get(view.error or "", "It was not executed."), details=details)
 
 
 def reason_of(error: PortError) -> str:
@@ -38,7 +38,7 @@ def failure(
     where = f" on {details['chain']}" if "chain" in details else ""
     missing = f" Missing: {details['missing']} {details['currency']}{where}." if "missing" in details else ""
     return _failure_class(type_, kind)(
-        _MESSAGES.get(reason, "It was not executed.") + missing,
+        MESSAGES.get(reason, "It was not executed.") + missing,
         details=error_details,
         retry_after_seconds=retry_after_seconds,
     )

@@ -18,7 +18,6 @@ from app.core.chains import ChainName, tokens
 from app.core.money import TokenAmount, value_nanos
 from app.db.unit_of_work import read_only_unit
 from app.errors import BalanceFetchError, ServiceError, WalletNotEmpty
-from app.ports.chain import ForeignToken
 from app.ports.errors import PortError
 from app.state import app_state
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
@@ -49,11 +48,6 @@ def read_all(wallet: WalletView) -> Sequence[Holding]:
     return holdings
 
 
-class HeldToken(NamedTuple):
-    chain: ChainName
-    token: ForeignToken
-
-
 def read_foreign(wallet: WalletView) -> dict[str, list[Any]]:
     """Read the foreign `tokens` of a wallet on all chains concurrently, but those on `unreadable_chains`."""
     found: dict[str, list[Any]] = {"tokens": [], "unreadable_chains": []}
@@ -65,7 +59,7 @@ def read_foreign(wallet: WalletView) -> dict[str, list[Any]]:
         for name, chain in app_state().ports.chains.items()
     ]:
         try:
-            found["tokens"] += [HeldToken(name, each) for each in future.result()]
+            found["tokens"] += [{"chain": name, "token": each} for each in future.result()]
         except PortError:
             found["unreadable_chains"].append(name)
     return found
@@ -81,7 +75,7 @@ def find_deletion_refusal(wallet: WalletView) -> ServiceError | None:
     except BalanceFetchError as error:
         return error if wallet.transaction_count else None
     found = [(each.chain, each.amount) for each in held]
-    found += [(each.chain, each.token.amount) for each in read_foreign(wallet)["tokens"]]
+    found += [(each["chain"], each["token"].amount) for each in read_foreign(wallet)["tokens"]]
     listed = [{"chain": name.value, "token": each.token.symbol, "balance": str(each)} for name, each in found]
     message = "This wallet holds tokens. Transfer them out, or repeat the request with `force` set to true."
     return WalletNotEmpty(message, details={"balances": listed}) if listed else None
