@@ -47,10 +47,6 @@ _GROUPS = {
     "owner-keys": ("Keys of the owners of agents.", {
         "replace": "Replace a stolen owner key at once and print the new one.",
     }),
-    "personal-data": ("Personal data of the owners of agents.", {
-        "erase": "Erase the personal data of an agent's owner; the agent, its wallets and credits stay.",
-        "export": "Print all that is stored about an agent and its owner as JSON, without secrets.",
-    }),
     "providers": ("The providers of the gateway.", {
         "check": "Compare a provider's routes with FILE, its OpenAPI document in JSON or YAML.",
         "prices": "Show the list of prices in use.",
