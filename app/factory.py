@@ -188,8 +188,8 @@ def build_state(settings: Settings, ports: Ports, document: OpenApiDocument, pro
         wallet_deletion_guards=(purchases.deletion_conflict, topups.open_topup_error, open_payout_error),
         wallet_deletion_listeners=(subscriptions.cancel_for_wallet, service_purchases.remove_rows_of),
         gas_sponsor=settlement_risks.gas_sponsor, is_address_named=address_book.is_named,
-        balance_readers=balances.reader_threads(ports.chains), verified_networks=set(),
-        parts={type(part): part for part in parts},
+        balance_readers=balances.reader_threads(ports.chains), foreign_readers=balances.reader_threads(ports.chains),
+        verified_networks=set(), parts={type(part): part for part in parts},
     )  # fmt: skip
 
 

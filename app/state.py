@@ -86,6 +86,7 @@ class AppState:
     is_address_named: Callable[[str, str, str], bool]
     """Returns whether the owner of an agent has named an address of a chain; agents cannot."""
     balance_readers: Mapping[ChainName, Executor]
+    foreign_readers: Mapping[ChainName, Executor]  # what anybody has sent may be slow to read, and delays no balances
     verified_networks: set[str]
     """The network that the stored keys belong to, once that was checked."""
     parts: Mapping[type, Any]

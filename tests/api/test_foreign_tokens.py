@@ -10,20 +10,24 @@ import pytest
 import time_machine
 from flask.testing import FlaskClient
 
+from app.adapters.evm import foreign_tokens
 from app.approvals import service
 from app.audit_log.actors import shell_actor
 from app.core import clock
-from app.core.chains import ChainName, address_for_chain
+from app.core.chains import ZERO_EVM_ADDRESS, ChainName, address_for_chain
 from app.owner import address_book
 from app.platform.agents import service as platform
+from app.state import app_state
 from app.wallets.deposits import scanner
 from app.wallets.deposits.scan_states import Tier
+from app.wallets.views import balances
 from sandbox.evm import EvmNode
 from tests.api.test_approvals import decide, read
 from tests.support import foreign_tokens as code
 from tests.support.agents import Agent, register
 from tests.support.chains import RECIPIENT, fund
 from tests.support.drivers import fresh_address
+from tests.support.faults import FaultyChain
 from tests.support.foreign_tokens import ForeignErc20
 from tests.support.owners import person
 from workers import approvals, confirmations
@@ -237,6 +241,30 @@ def test_hostile_tokens_hide_no_other_one(agent: Agent, base_node: EvmNode) -> N
     assert (found[mute.address]["currency"], found[mute.address]["balance"]) == (f"{mute.address}:0", str(5 * UNIT))
     assert (found[huge.address]["decimals"], found[good.address]["balance"]) == (0, "5")
     assert found[rich.address]["balance"].startswith("115792089237316195423570985008687907853269984665640564039457")
+
+
+def test_of_what_a_token_returns_only_a_beginning_is_kept() -> None:
+    call = foreign_tokens._read(ZERO_EVM_ADDRESS, b"")
+    call.set_reply({"result": "0x" + "00" * 200_000})
+    assert len(call.result) == 2_048
+    call.set_reply({"error": {"code": 3, "message": "x" * 400_000, "data": "0x" + "00" * 200_000}})
+    assert call.error is not None
+    assert (len(call.error.message), len(call.error.data or "")) == (8_192, 8_192)
+
+
+def test_tokens_that_are_slow_to_read_delay_no_balances(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    chains, answered, readers = app_state().ports.chains, threading.Event(), balances._READERS_PER_CHAIN
+    slow = FaultyChain(chains[ChainName.BASE])
+    slow.fail("foreign_tokens", "before", answered.wait, times=readers)
+    monkeypatch.setitem(chains, ChainName.BASE, slow)
+    try:
+        with monkeypatch.context() as during:
+            during.setattr(balances, "_TIMEOUT_SECONDS", 0.1)
+            for _ in range(readers):
+                assert "base" in agent.get(f"{agent.wallet_url}/tokens").get_json()["unreadable_chains"]
+        assert agent.get(f"{agent.wallet_url}/balances").status_code == 200
+    finally:
+        answered.set()
 
 
 def test_a_wallet_that_holds_a_foreign_token_is_deleted_only_by_force(agent: Agent, base_node: EvmNode) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 import time_machine
 from flask import Flask
-from sqlalchemy import update
+from sqlalchemy import text, update
 
 from app.catalog.payouts import earnings
 from app.core import clock
@@ -179,6 +181,20 @@ def test_only_what_was_received_and_no_call_uses_is_returned(
     assert statuses(open_shop) == ["refunded" if allowed else status]
     if not allowed:
         change(payment_id, status="paid")
+
+
+def test_one_that_the_operator_recorded_as_returned_before_a_restore_is_not_returned_again(
+    open_shop: Shop, own_base_node: EvmNode
+) -> None:
+    _, payment_id = paid(open_shop, own_base_node)
+    guide = Path(__file__).parents[2].joinpath("docs/operations/payouts.md").read_text("utf-8")
+    [statement] = re.findall(r'"(UPDATE payments [^"]+)"', guide)
+    with unit_of_work() as session:
+        # On SQLite, an id has no dashes.
+        session.execute(text(statement.replace("…", payment_id.replace("-", ""))))
+    assert reason(refund(operator(open_shop.app.test_client()), payment_id)) == "payment_not_refundable"
+    with read_only_unit() as session:
+        assert (earnings.find_problems(session), claimed_payments.find_without_claim(session)) == ([], [])
 
 
 def test_a_call_that_begins_while_a_refund_is_prepared_keeps_its_payment(

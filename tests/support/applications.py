@@ -300,7 +300,7 @@ def close(app: Application) -> None:
     """Close the connections and end the threads of an application."""
     with app.app_context():
         db.engine.dispose()
-    for reader in app.state.balance_readers.values():
+    for reader in (*app.state.balance_readers.values(), *app.state.foreign_readers.values()):
         reader.shutdown(wait=False)
     for upstream in (app.state.ports.upstream, app.state.ports.public_upstream):
         if isinstance(upstream, HttpUpstream):

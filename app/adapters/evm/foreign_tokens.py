@@ -1,7 +1,7 @@
 """Tokens that this service does not know: found by their logs, and read one by one.
 
 Anybody can deploy such a contract and send its tokens to any address. Each call of one is separate, with bounded gas,
-which also bounds what it returns, and nothing that it returns is an error.
+and nothing that it returns is an error. Of that, only a beginning is kept: gas allows hundreds of kilobytes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from app.ports.errors import Rejected
 CONTRACT_TERM, CONTRACTS_TERM = "token", "contracts"
 """Of a transfer, the contract that must have moved something; of an address, those that are read."""
 MAX_CONTRACTS = 100
-_GAS, _TRANSFER_GAS, _WORD, _TOPICS = 150_000, 2_000_000, 32, 3
+_GAS, _TRANSFER_GAS, _WORD, _TOPICS, _KEPT = 150_000, 2_000_000, 32, 3, 2_048
 _DECIMALS, _SYMBOL, _NAME = (bytes.fromhex(each) for each in ("313ce567", "95d89b41", "06fdde03"))
 
 
@@ -90,7 +90,7 @@ class EvmTokenReader(EvmConnection):
 
 def _read(contract: str, data: bytes, sender: str = ZERO_EVM_ADDRESS, gas: int = _GAS) -> RpcCall[bytes]:
     fields = {"from": sender, "to": contract, "data": data, "gas": gas}
-    return calls.contract_call(fields, bytes, tolerates=accept_any_error)  # type: ignore[arg-type]
+    return calls.contract_call(fields, lambda data: data[:_KEPT], tolerates=accept_any_error)  # type: ignore[arg-type]
 
 
 def _number(call: RpcCall[bytes]) -> int | None:

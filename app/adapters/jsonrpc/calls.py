@@ -112,9 +112,9 @@ def result_of(reply: Mapping[str, object]) -> object:
 
 
 def error_of(reply: object) -> RpcError:
-    """Return the error of a reply; of its data, text only. Raises: MalformedResponseError."""
+    """Return the error of a reply, 8 KiB of each text at most. Raises: MalformedResponseError."""
     error = _ErrorReply.read(reply)
-    return RpcError(error.code, error.message, error.data if isinstance(error.data, str) else None)
+    return RpcError(error.code, error.message[:8192], error.data[:8192] if isinstance(error.data, str) else None)
 
 
 _SENDS = frozenset({"eth_sendRawTransaction", "sendTransaction"})

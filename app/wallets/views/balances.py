@@ -24,8 +24,7 @@ from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import DepositScanState, Transaction
 from app.wallets.core.wallets import WalletView
 
-_READERS_PER_CHAIN = 12
-_TIMEOUT_SECONDS = 15
+_READERS_PER_CHAIN, _TIMEOUT_SECONDS = 12, 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +40,8 @@ def read_all(wallet: WalletView) -> Sequence[Holding]:
     """Read every token on every chain, zeros included. Raises: BalanceFetchError with the unreadable chains."""
     holdings, unreadable = read_available(wallet)
     if unreadable:
-        names = [name.value for name in unreadable]
         raise BalanceFetchError(
-            f"The balances on {', '.join(names)} cannot be read at the moment.", details={"chains": names}
+            f"The balances on {', '.join(unreadable)} cannot be read at the moment.", details={"chains": [*unreadable]}
         )
     return holdings
 
@@ -53,14 +51,17 @@ def read_foreign(wallet: WalletView) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {"tokens": [], "unreadable_chains": []}
     with read_only_unit() as session:
         rows = session.scalars(select(DepositScanState).where(DepositScanState.wallet_id == wallet.id))
-        marks, readers = {row.chain: row.mark for row in rows}, app_state().balance_readers
+        marks, readers = {row.chain: row.mark for row in rows}, app_state().foreign_readers
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
     for name, future in [
         (name, readers[name].submit(chain.foreign_tokens, wallet.address_on(name), marks.get(name, {})))
         for name, chain in app_state().ports.chains.items()
     ]:
         try:
-            found["tokens"] += [{"chain": name, "token": each} for each in future.result()]
-        except PortError:
+            listed = future.result(max(0, deadline - time.monotonic()))
+            found["tokens"] += [{"chain": name, "token": each} for each in listed]
+        except (PortError, TimeoutError):
+            future.cancel()
             found["unreadable_chains"].append(name)
     return found
 
@@ -71,10 +72,9 @@ def find_deletion_refusal(wallet: WalletView) -> ServiceError | None:
     A wallet without transactions holds nothing that this service knows of.
     """
     try:
-        held = [holding for holding in read_all(wallet) if holding.amount.units]
+        found = [(each.chain, each.amount) for each in read_all(wallet) if each.amount.units]
     except BalanceFetchError as error:
         return error if wallet.transaction_count else None
-    found = [(each.chain, each.amount) for each in held]
     found += [(each["chain"], each["token"].amount) for each in read_foreign(wallet)["tokens"]]
     listed = [{"chain": name.value, "token": each.token.symbol, "balance": str(each)} for name, each in found]
     message = "This wallet holds tokens. Transfer them out, or repeat the request with `force` set to true."
@@ -83,8 +83,7 @@ def find_deletion_refusal(wallet: WalletView) -> ServiceError | None:
 
 def read_available(wallet: WalletView) -> tuple[Sequence[Holding], Sequence[ChainName]]:
     """Read every served token on the chains that can be read; return the other chains too."""
-    state = app_state()
-    ports, readers = state.ports, state.balance_readers
+    ports, readers = app_state().ports, app_state().balance_readers
     deadline = time.monotonic() + _TIMEOUT_SECONDS
     futures = {
         name: readers[name].submit(chain.balances, wallet.address_on(name)) for name, chain in ports.chains.items()
