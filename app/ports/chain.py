@@ -305,7 +305,7 @@ class Chain(Protocol):
         """Read all supported tokens of an address at one block."""
 
     def foreign_tokens(self, address: str, scan_state: Terms) -> Sequence[ForeignToken]:
-        """Read the foreign tokens of an address, as far as its scans found any: on EVM chains, the contracts seen last."""
+        """Read the foreign tokens of an address, as far as scans found any: on EVM chains, the contracts seen last."""
 
     def recipient_rejection(self, recipient: str, token: Token) -> str | None:
         """Return why a recipient can never be paid (burn address, contract that keeps it, …), or None. No network."""
