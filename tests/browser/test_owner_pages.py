@@ -257,7 +257,7 @@ def test_the_activity_from_the_list_to_a_payment_and_a_purchase(
     assert_good(page, axe, "activity-filtered")
     with navigation(page):
         page.locator("a.ledger-line").click()
-    assert page.get_by_text("too low for the network fee").first.is_visible()
+    assert page.get_by_text("enough of the chain's native token").first.is_visible()
     assert_good(page, axe, "transaction-failed")
     page.goto(f"{world.url}/owner/agents/{made['agentId']}/purchases/{purchase}")
     assert page.get_by_role("heading", name="Pen at shop.example").is_visible()
