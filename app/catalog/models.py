@@ -176,7 +176,7 @@ class Payout(Model):
     """What was taken from the earnings of a service: paid to its seller, or back to the payer of one of its calls.
 
     Its id is that of the transaction that pays it. Without a chain, it is a refund in credits, or a payout that the
-    operator made elsewhere. Without a service, it returns the payment `call_id`, of which no seller earned anything. It
+    operator made elsewhere. Without a service, it returns the payment `call_id`, from which no seller earned. It
     is closed once it can no longer change.
     """
 

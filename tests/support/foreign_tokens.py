@@ -82,7 +82,7 @@ def runtime(functions: Mapping[str, bytes]) -> bytes:
 
 @dataclass
 class ForeignErc20:
-    """A token contract on a node, of which anybody may get some."""
+    """A token contract on a node, which mints tokens for anybody."""
 
     node: EvmNode
     address: str

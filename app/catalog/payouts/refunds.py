@@ -1,4 +1,4 @@
-"""Refunds: the price of a call, which its service has earned, or a payment of which no seller has earned anything."""
+"""Refunds: of the price of a call, which its service earned, or of a payment from which no seller earned."""
 
 from app.catalog.models import PROVIDER_PREFIX, Payout, PayoutKind, Service
 from app.catalog.payouts.service import find_service, new, refused
