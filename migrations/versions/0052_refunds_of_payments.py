@@ -22,12 +22,6 @@ _INDEXES = (
     ("ix_payments_created_at", "payments", ["created_at", "id"]),
     ("ix_topups_account_id", "topups", ["account_id"]),
 )
-# SQLite copies the table, and would lose them.
-_CHECKS = (
-    sa.CheckConstraint("amount_nanos > 0 AND commission_nanos >= 0", name="ck_service_payouts_amounts"),
-    sa.CheckConstraint("kind IN ('payout', 'refund')", name="ck_service_payouts_kind"),
-    sa.CheckConstraint("status IN ('pending', 'paid', 'failed')", name="ck_service_payouts_status"),
-)
 
 
 def upgrade() -> None:
@@ -50,7 +44,7 @@ def downgrade() -> None:
 
 
 def _alter(*, nullable: bool) -> None:
-    with op.batch_alter_table(_TABLE, table_args=_CHECKS) as batch:
+    with op.batch_alter_table(_TABLE) as batch:
         for name in ("service_id", "agent_id"):
             batch.alter_column(name, existing_type=sa.Uuid(as_uuid=False), nullable=nullable)
 

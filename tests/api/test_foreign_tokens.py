@@ -325,9 +325,15 @@ def test_the_owner_s_pages_name_a_token_by_its_address_and_escape_what_it_calls_
     assert "&lt;script&gt;USDC" in page
     assert "<script>USDC" not in page
     assert "<a href=//evil>" not in page
-    approval = asked(agent, token, named(agent, fresh_address())).get_json()["approval"]
+    answer = asked(agent, token, named(agent, fresh_address()))
+    approval = answer.get_json()["approval"]
     asking = owner.get(f"/owner/agents/{agent.id}/approvals/{approval['id']}").text
     assert f"2 {token.address}:18" in asking
     assert "compare its address" in asking
     assert "per week" not in asking
     assert "USDC" not in asking
+    assert approved(agent, answer)["status"] == "executed"
+    for place in ("", "/activity"):
+        shown = owner.get(f"/owner/agents/{agent.id}{place}").text
+        assert "2 of the token <abbr" in shown, place
+        assert f"{token.address}:18" not in shown, place

@@ -53,8 +53,9 @@ def test_force_may_be_in_the_query(agent: Agent, base_node: EvmNode) -> None:
     assert agent.delete(f"{agent.wallet_url}?force=true").status_code == 200
 
 
+@pytest.mark.parametrize("method", ["balances", "foreign_tokens"])
 def test_a_wallet_whose_balances_cannot_be_read_is_deleted_with_force_only(
-    build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain]
+    build_app: Callable[..., Flask], sqlite_url: str, chains: dict[ChainName, EvmChain], method: str
 ) -> None:
     chain = FaultyChain(chains[ChainName.BASE])
     app = build_app(sqlite_url, chains={ChainName.BASE: chain})
@@ -62,7 +63,7 @@ def test_a_wallet_whose_balances_cannot_be_read_is_deleted_with_force_only(
         unused, agent = register(app.test_client()), register(app.test_client())
         wanted = {"amount": "1", "currency": "USDC", "chain": "base"}
         assert agent.post(f"{agent.wallet_url}/fund", wanted).status_code == 200
-        chain.raising("balances", "before", Unreachable("chain_unreachable"), times=9)
+        chain.raising(method, "before", Unreachable("chain_unreachable"), times=9)
         assert unused.delete(unused.wallet_url).status_code == 200
         answer = agent.delete(agent.wallet_url)
         assert (answer.status_code, answer.get_json()["code"]) == (502, "BALANCE_FETCH_ERROR")

@@ -17,7 +17,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from flask import Flask
 from flask_migrate import downgrade, upgrade
-from sqlalchemy import Connection, event, inspect, text
+from sqlalchemy import CheckConstraint, Connection, Table, event, inspect, text
 from sqlalchemy.exc import OperationalError
 
 from app.extensions import db
@@ -56,6 +56,16 @@ def is_search_index(name: str | None) -> bool:
     return name is not None and name.startswith("search_trigrams")
 
 
+def checks() -> dict[str, list[str]]:
+    """Return the names of the checks of every table: a batch operation on SQLite can lose or double them."""
+    there = inspect(db.engine)
+    return {name: sorted(str(each["name"]) for each in there.get_check_constraints(name)) for name in tables()}
+
+
+def named_checks(table: Table) -> Iterator[str]:
+    return (str(each.name) for each in table.constraints if isinstance(each, CheckConstraint))
+
+
 def tables() -> set[str]:
     names = set(inspect(db.engine).get_table_names()) - {"alembic_version"}
     return {name for name in names if not is_search_index(name)}
@@ -66,6 +76,7 @@ def test_migrations_go_up_down_and_up_again_without_drift(empty_app: Flask) -> N
         upgrade()
         assert drift() == []
         assert tables() == set(db.metadata.tables)
+        assert checks() == {name: sorted(named_checks(table)) for name, table in db.metadata.tables.items()}
         downgrade(revision="base")
         assert tables() == set()
         upgrade()

@@ -60,11 +60,10 @@ class EvmTokenReader(EvmConnection):
         held = [(each, units) for each, call in balances.items() if (units := _number(call))]
         claims = [[_read(each, data) for data in (_DECIMALS, _SYMBOL, _NAME)] for each, _ in held]
         self.rpc.run(*(call for of_one in claims for call in of_one))
-        amounts = [
-            TokenAmount(units, token_named(f"{each}:{_decimals(of_one[0])}"))
-            for (each, units), of_one in zip(held, claims, strict=True)
+        return [
+            ForeignToken(TokenAmount(units, token_named(f"{each}:{_decimals(decimals)}")), _text(symbol), _text(name))
+            for (each, units), (decimals, symbol, name) in zip(held, claims, strict=True)
         ]
-        return [ForeignToken(each, *map(_text, of_one[1:])) for each, of_one in zip(amounts, claims, strict=True)]
 
     def movable_units(self, intent: TransferIntent) -> int:
         """Return the sender's units of a foreign token, once its transfer was tried. Raises: Rejected."""

@@ -83,9 +83,8 @@ def save_limits(key: OwnerKeyView, wallet_id: str) -> Response:
     is_confirmed = bool(request.form.get("passkey") or request.form.get("owner_key", "").strip())
     if is_confirmed and (refusal := passkeys.find_refusal(key)) is not None:
         return _render_form(key, wallet, typed, changes=changes, key_error=refusal, status=403)
-    actor = sessions.acting_owner(key)
     try:
-        changed = fleet.set_wallet_controls(actor, wallet, changes, allow_loosening=is_confirmed)
+        changed = fleet.set_wallet_controls(sessions.acting_owner(key), wallet, changes, allow_loosening=is_confirmed)
     except LooseningNotAllowed:
         return _render_form(key, wallet, typed, changes=changes, key_error=_OWNER_KEY_NEEDED, status=403)
     done = "limits" if changed else "unchanged"

@@ -5,10 +5,10 @@ Foreign tokens are those that this service does not know; on EVM chains, those t
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
@@ -25,6 +25,7 @@ from app.wallets.core.models import DepositScanState, Transaction
 from app.wallets.core.wallets import WalletView
 
 _READERS_PER_CHAIN, _TIMEOUT_SECONDS = 12, 15
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,30 +41,27 @@ def read_all(wallet: WalletView) -> Sequence[Holding]:
     """Read every token on every chain, zeros included. Raises: BalanceFetchError with the unreadable chains."""
     holdings, unreadable = read_available(wallet)
     if unreadable:
-        raise BalanceFetchError(
-            f"The balances on {', '.join(unreadable)} cannot be read at the moment.", details={"chains": [*unreadable]}
-        )
+        raise _unreadable(unreadable)
     return holdings
+
+
+def _unreadable(names: Sequence[ChainName]) -> BalanceFetchError:
+    message = f"The balances on {', '.join(names)} cannot be read at the moment."
+    return BalanceFetchError(message, details={"chains": [*names]})
 
 
 def read_foreign(wallet: WalletView) -> dict[str, list[Any]]:
     """Read the foreign `tokens` of a wallet on all chains concurrently, but those on `unreadable_chains`."""
-    found: dict[str, list[Any]] = {"tokens": [], "unreadable_chains": []}
+    state = app_state()
     with read_only_unit() as session:
-        rows = session.scalars(select(DepositScanState).where(DepositScanState.wallet_id == wallet.id))
-        marks, readers = {row.chain: row.mark for row in rows}, app_state().foreign_readers
-    deadline = time.monotonic() + _TIMEOUT_SECONDS
-    for name, future in [
-        (name, readers[name].submit(chain.foreign_tokens, wallet.address_on(name), marks.get(name, {})))
-        for name, chain in app_state().ports.chains.items()
-    ]:
-        try:
-            listed = future.result(max(0, deadline - time.monotonic()))
-            found["tokens"] += [{"chain": name, "token": each} for each in listed]
-        except (PortError, TimeoutError):
-            future.cancel()
-            found["unreadable_chains"].append(name)
-    return found
+        rows = session.scalars(select(DepositScanState).filter_by(wallet_id=wallet.id))
+        marks = {row.chain: row.mark for row in rows}
+    listed, unreadable = _results({
+        name: state.foreign_readers[name].submit(chain.foreign_tokens, wallet.address_on(name), marks.get(name, {}))
+        for name, chain in state.ports.chains.items()
+    })  # fmt: skip
+    held = ({"chain": name, "token": each} for name, found in listed.items() for each in found)
+    return {"tokens": [*held], "unreadable_chains": unreadable}
 
 
 def find_deletion_refusal(wallet: WalletView) -> ServiceError | None:
@@ -71,11 +69,14 @@ def find_deletion_refusal(wallet: WalletView) -> ServiceError | None:
 
     A wallet without transactions holds nothing that this service knows of.
     """
-    try:
-        found = [(each.chain, each.amount) for each in read_all(wallet) if each.amount.units]
-    except BalanceFetchError as error:
-        return error if wallet.transaction_count else None
-    found += [(each["chain"], each["token"].amount) for each in read_foreign(wallet)["tokens"]]
+    holdings, unreadable = read_available(wallet)
+    found = [(each.chain, each.amount) for each in holdings if each.amount.units]
+    if not unreadable:
+        foreign = read_foreign(wallet)
+        found += [(each["chain"], each["token"].amount) for each in foreign["tokens"]]
+        unreadable = foreign["unreadable_chains"]
+    if unreadable and wallet.transaction_count:
+        return _unreadable(unreadable)
     listed = [{"chain": name.value, "token": each.token.symbol, "balance": str(each)} for name, each in found]
     message = "This wallet holds tokens. Transfer them out, or repeat the request with `force` set to true."
     return WalletNotEmpty(message, details={"balances": listed}) if listed else None
@@ -84,23 +85,28 @@ def find_deletion_refusal(wallet: WalletView) -> ServiceError | None:
 def read_available(wallet: WalletView) -> tuple[Sequence[Holding], Sequence[ChainName]]:
     """Read every served token on the chains that can be read; return the other chains too."""
     ports, readers = app_state().ports, app_state().balance_readers
-    deadline = time.monotonic() + _TIMEOUT_SECONDS
     futures = {
         name: readers[name].submit(chain.balances, wallet.address_on(name)) for name, chain in ports.chains.items()
     }
     prices = {token: ports.prices.nanos_per_token(token) for name in futures for token in tokens(name)}
-    holdings, unreadable = [], []
+    holdings, (balances, unreadable) = [], _results(futures)
+    for name, found in balances.items():
+        for token in tokens(name):
+            amount, price = found.of(token), prices[token]
+            holdings.append(Holding(name, amount, None if price is None else value_nanos(amount, price)))
+    return holdings, unreadable
+
+
+def _results(futures: Mapping[ChainName, Future[T]]) -> tuple[dict[ChainName, T], list[ChainName]]:
+    """Return what is read within the time limit, by chain, and the other chains."""
+    found, unreadable, deadline = dict[ChainName, T](), [], time.monotonic() + _TIMEOUT_SECONDS
     for name, future in futures.items():
         try:
-            balances = future.result(max(0, deadline - time.monotonic()))
+            found[name] = future.result(max(0, deadline - time.monotonic()))
         except (PortError, TimeoutError):
             future.cancel()
             unreadable.append(name)
-            continue
-        for token in tokens(name):
-            amount, price = balances.of(token), prices[token]
-            holdings.append(Holding(name, amount, None if price is None else value_nanos(amount, price)))
-    return holdings, unreadable
+    return found, unreadable
 
 
 def reader_threads(chains: Iterable[ChainName]) -> dict[ChainName, ThreadPoolExecutor]:

@@ -188,8 +188,5 @@ class EvmCctpChain:
 
 
 def _burn_data(burn: messages.CctpBurn, usdc: str, *, finality: int, is_forwarded: bool) -> bytes:
-    order = burn.units, burn.destination_domain, burn.recipient
-    arguments = *order, usdc, bytes(32), burn.max_fee_units, finality
-    if not is_forwarded:
-        return _BURN.encode(*arguments)
-    return _BURN_WITH_HOOK.encode(*arguments, messages.FORWARDING)
+    arguments = burn.units, burn.destination_domain, burn.recipient, usdc, bytes(32), burn.max_fee_units, finality
+    return _BURN_WITH_HOOK.encode(*arguments, messages.FORWARDING) if is_forwarded else _BURN.encode(*arguments)

@@ -134,10 +134,8 @@ class SponsoredTransferPoller(SolanaConnection):
         """Return the hashes of what landed, and what never can, by the payments' keys. Raises: Unreachable."""
         if not payments:
             return {}, ()
-        landed, _ = self.rpc.run_on_first(
-            lambda endpoint: self._histories(endpoint, payments, CommitmentLevel.Confirmed)
-        )
-        found = dict(landed)
+        view = self.rpc.run_on_first(lambda endpoint: self._histories(endpoint, payments, CommitmentLevel.Confirmed))
+        found = dict(view[0])
         missing = [each for each in payments if each.key not in found]
         if landed_only or not missing:
             return found, ()
