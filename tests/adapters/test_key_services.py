@@ -69,7 +69,7 @@ def hsm_key(pin: str, label: str, name: str, module: str) -> KeyService:
     return partial(key_services.pkcs11_key, SecretStr(pin), label, name, module)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def softhsm(tmp_path_factory: pytest.TempPathFactory) -> str:
     module = softhsm_module()
     if module is None:
