@@ -7747,8 +7747,8 @@ export interface components {
             chain: string;
             /** @description Where payments to the service go: the treasury, or the address that the operator has set. */
             recipient: string;
-            /** @description USDC of the treasury when it was last read. */
-            treasury_usdc: string;
+            /** @description USDC of the treasury when it was last read; null if it never was. */
+            treasury_usdc: string | null;
             /** @description For how many signed payments the gas of the settlement key suffices. */
             submissions_left: number;
             /** @description Network fees of the last 24 hours for payments that failed on the chain. */
