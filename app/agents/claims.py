@@ -297,9 +297,9 @@ def use_owner_code(session: Session, code: OwnerCode, *, new_key_id: str) -> Non
 def end_connections(session: Session, agent_id: str, *, reason: str) -> None:
     """End what owners have permitted applications to do for an agent, with an event for each."""
     for grant in grants.list_live(session, agent_id):
-        grants.end(session, grant.id)
         data = {"connection_id": grant.id, **grants.as_json(grant), "reason": reason}
-        outbox.record(session, EventType.CONNECTION_ENDED, agent_id=agent_id, object_id=grant.id, data=data)
+        if grants.end(session, grant.id):
+            outbox.record(session, EventType.CONNECTION_ENDED, agent_id=agent_id, object_id=grant.id, data=data)
 
 
 def cancel_owner_codes(actor: Actor, agent_id: str) -> None:

@@ -26,7 +26,7 @@ def page_of(
 ) -> Page[dict[str, Any]]:
     """Return the sums of calls with their margin, the dearest first. Raises: LimitReached.
 
-    Payments without an account, and refunds, are of no agent, key and model: sums of these lack them.
+    Payments without an account, and refunds, are only in sums by day, provider or model (None), of all or one provider.
     """
     rows = sums.sums_of(session, agent_id, list({*group_by, "provider"}), page, filters)
     named = {name for name, value in filters.items() if value is not None}

@@ -54,7 +54,7 @@ def test_the_treasury_and_what_is_left_for_failed_payments_are_shown(world: Worl
         assert [(each["chain"], each["failed_gas_usd"], each["failed_gas_left_usd"]) for each in found] == [
             ("base", 0.625, 1.25), ("ethereum", 3, 0),
         ]  # fmt: skip
-        assert [(each["treasury_usdc"], each["submissions_left"]) for each in found] == [("12.345678", 70), ("0", 70)]
+        assert [(each["treasury_usdc"], each["submissions_left"]) for each in found] == [("12.345678", 70), (None, 70)]
         assert settlement_risks.budget_nanos() == 2_000_000_000
         page = text_of(browser.get("/treasury"))
     assert all(each in page for each in ("12.345678", "0.62 USD", "1.25 USD", "2.00 USD", found[0]["recipient"]))
@@ -118,10 +118,10 @@ def test_the_health_of_each_service_is_its_own(app: Flask) -> None:
     with app.app_context(), unit_of_work() as session:
         for _ in range(3):
             statistics.record_failed_call(session, bad)
-        statistics.record_failed_call(session, good)
+        statistics.record_answered_call(session, good, wallet_id=None, charged_nanos=0, microseconds=1000)
     browser, ops = signed_in(app, VIEWER)
     found = {each["id"]: each["last_24h"] for each in ops.get("/services").get_json()["services"]}
-    assert {each: found[each]["success_rate"] for each in (good, bad, idle)} == {good: 0, bad: 0, idle: None}
+    assert {each: found[each]["success_rate"] for each in (good, bad, idle)} == {good: 1, bad: 0, idle: None}
     assert "Share that succeeded" in text_of(browser.get("/services"))
 
 

@@ -16,6 +16,7 @@ from sqlalchemy import select, update
 from werkzeug.test import TestResponse
 
 from app.adapters.upstream_http.exchange import HttpUpstream
+from app.agents import claims
 from app.core import clock
 from app.db.tables import count
 from app.db.unit_of_work import read_only_unit, unit_of_work
@@ -257,6 +258,19 @@ def test_a_connection_that_ends_with_its_owner_has_an_event_and_no_name_that_was
     assert {name: ended["data"][name] for name in ("connection_id", "reason", "client_host")} == {
         "connection_id": grant.id, "reason": reason, "client_host": host
     }  # fmt: skip
+
+
+def test_a_connection_that_another_unit_has_ended_has_one_event(
+    app: Flask, made: dict[str, Any], owner: Owner, application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application.connect(owner, made)
+    read_before = grants_of(made)
+    monkeypatch.setattr(grants, "list_live", lambda *_: read_before)
+    for _ in range(2):
+        with app.app_context(), unit_of_work() as session:
+            claims.end_connections(session, made["agentId"], reason="handover")
+    feed = app.test_client().get("/v1/events?types=connection.ended", headers={"X-API-Key": made["apiKey"]}).get_json()
+    assert [each["object_id"] for each in feed["events"]] == [read_before[0].id]
 
 
 def test_the_end_of_the_agents_keys_ends_its_connections(

@@ -36,7 +36,7 @@ def get_treasury() -> dict[str, Any]:
         {
             "row": row, "recipient": treasury.recipient(ChainName(row.chain)), "failed_nanos": failed[row.chain],
             "left_nanos": max(0, budget_nanos - used[row.chain]),
-            "treasury_usdc": str(TokenAmount(row.treasury_units or 0, USDC)),
+            "treasury_usdc": None if row.treasury_units is None else str(TokenAmount(row.treasury_units, USDC)),
         }
         for row in rows
     ]  # fmt: skip

@@ -59,7 +59,7 @@ class TreasuryChain(Schema):
 
     chain = fields.String(required=True, attribute="row.chain")
     recipient = fields.String(required=True)
-    treasury_usdc = fields.String(required=True)
+    treasury_usdc = fields.String(required=True, allow_none=True)
     submissions_left = fields.Integer(required=True, attribute="row.submissions_left")
     failed_gas_usd = Usd(required=True, attribute="failed_nanos")
     failed_gas_left_usd = Usd(required=True, attribute="left_nanos")

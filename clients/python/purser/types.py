@@ -3807,8 +3807,8 @@ class TreasuryChain(TypedDict):
     """The chain that the payment is made on."""
     recipient: str
     """Where payments to the service go: the treasury, or the address that the operator has set."""
-    treasury_usdc: str
-    """USDC of the treasury when it was last read."""
+    treasury_usdc: str | None
+    """USDC of the treasury when it was last read; null if it never was."""
     submissions_left: int
     """For how many signed payments the gas of the settlement key suffices."""
     failed_gas_usd: float

@@ -644,7 +644,7 @@ export abstract class Operations {
   /**
    * Read what calls of an agent, or of all, cost, and the margin, by day, provider, model, key, tag or agent.
    *
-   * `?group_by=agent_id,model` sums by both. Payments without an account, and refunds, are of no agent, key and model: only sums by `day`, `provider` and `model` have them. A call of a key with several tags counts for each tag. `Accept: text/csv` returns the rows of the page as CSV.
+   * `?group_by=agent_id,model` sums by both. Payments without an account, and refunds, have no agent, key or model: they are in sums by `day`, `provider` and `model` (null) only, and with no filter but `provider`. A call of a key with several tags counts for each tag. `Accept: text/csv` returns the rows of the page as CSV.
    */
   getAllUsageSums(args: Input<"get_all_usage_sums", ""> = {}, options?: CallOptions): Promise<Output<"get_all_usage_sums">> {
     return this.call({ method: "GET", path: "/v1/platform/usage/sums", query: ["limit","offset","after","created_after","created_before","provider","model","api_key_id","tag","group_by","agent_id"] }, args, options);

@@ -1229,7 +1229,7 @@ export interface paths {
         };
         /**
          * Read what calls of an agent, or of all, cost, and the margin, by day, provider, model, key, tag or agent.
-         * @description `?group_by=agent_id,model` sums by both. Payments without an account, and refunds, are of no agent, key and model: only sums by `day`, `provider` and `model` have them. A call of a key with several tags counts for each tag. `Accept: text/csv` returns the rows of the page as CSV.
+         * @description `?group_by=agent_id,model` sums by both. Payments without an account, and refunds, have no agent, key or model: they are in sums by `day`, `provider` and `model` (null) only, and with no filter but `provider`. A call of a key with several tags counts for each tag. `Accept: text/csv` returns the rows of the page as CSV.
          */
         get: operations["get_all_usage_sums"];
         put?: never;
@@ -7747,8 +7747,8 @@ export interface components {
             chain: string;
             /** @description Where payments to the service go: the treasury, or the address that the operator has set. */
             recipient: string;
-            /** @description USDC of the treasury when it was last read. */
-            treasury_usdc: string;
+            /** @description USDC of the treasury when it was last read; null if it never was. */
+            treasury_usdc: string | null;
             /** @description For how many signed payments the gas of the settlement key suffices. */
             submissions_left: number;
             /** @description Network fees of the last 24 hours for payments that failed on the chain. */
