@@ -13,7 +13,9 @@ import time_machine
 from flask import Flask
 from sqlalchemy import text, update
 
+from app.catalog.models import Payout
 from app.catalog.payouts import earnings
+from app.catalog.payouts import service as payouts
 from app.core import clock
 from app.core.chains import USDC, ChainName
 from app.core.identifiers import new_id
@@ -232,6 +234,16 @@ def test_a_refund_that_finally_failed_can_be_made_again(
     with time_machine.travel(clock.now() + timedelta(minutes=25), tick=True):
         assert refund(who, payment_id).get_json()["status"] == "paid"
     assert (held(chain, payer.address) - before, statuses(open_shop)) == (usdc(0.01), ["refunded"])
+    # A restored database calls one failed that was paid.
+    [_, first] = who.get("/payouts").get_json()["payouts"]
+    with unit_of_work() as session:
+        payouts.reopen(session, first["id"])
+    listed = [(each["status"], each["call_id"]) for each in who.get("/payouts").get_json()["payouts"]]
+    assert listed == [("paid", payment_id), ("pending", None)]
+    payouts.settle(Payout.id == first["id"])
+    with unit_of_work() as session:
+        # As it really was.
+        session.execute(update(Payout).where(Payout.id == first["id"]).values(call_id=payment_id))
 
 
 def test_what_is_unknown_or_of_another_role_is_refused(open_shop: Shop, own_base_node: EvmNode) -> None:
