@@ -25,6 +25,7 @@ from app.payments import claimed_payments, treasury
 from app.payments.models import Payment
 from app.payments.treasury import WalletRole
 from app.ports.errors import Unreachable
+from app.shopping.service import PROVIDER as SHOPPING
 from sandbox.evm import EvmNode
 from tests.api.test_payments_signed import fund_settlement
 from tests.support.chains import evm_chain, fund, usdc
@@ -183,6 +184,19 @@ def test_only_what_was_received_and_no_call_uses_is_returned(
     assert statuses(open_shop) == ["refunded" if allowed else status]
     if not allowed:
         change(payment_id, status="paid")
+
+
+@pytest.mark.parametrize(
+    ("status", "hours", "allowed"), [("served", 47, False), ("served", 49, True), ("paid", 0, True)]
+)
+def test_what_pays_for_a_purchase_is_returned_only_once_that_has_ended(
+    open_shop: Shop, own_base_node: EvmNode, status: str, hours: int, *, allowed: bool
+) -> None:
+    _, payment_id = paid(open_shop, own_base_node)
+    change(payment_id, status=status, provider=SHOPPING)
+    with time_machine.travel(clock.now() + timedelta(hours=hours), tick=True):
+        answer = refund(operator(open_shop.app.test_client()), payment_id)
+        assert answer.status_code == 201 if allowed else reason(answer) == "payment_not_refundable"
 
 
 def test_one_that_the_operator_recorded_as_returned_before_a_restore_is_not_returned_again(
