@@ -82,7 +82,7 @@ PAYMENTS = StateMachine(
             PaymentStatus.PAID, PaymentStatus.CLOSED, PaymentStatus.VOID, PaymentStatus.SERVED, PaymentStatus.REVERSED,
             PaymentStatus.AUTHORIZED,
         },
-        # `reversed` when a reorg reversed it permanently.
+        # `reversed` when a reorg reversed it permanently, `refunded` when it was returned.
         PaymentStatus.PAID: {PaymentStatus.SERVING, PaymentStatus.CLOSED, *_TAKEN_BACK},
         # `paid` again when the call is known not to have been served.
         PaymentStatus.SERVING: {PaymentStatus.SERVED, PaymentStatus.PAID, *_TAKEN_BACK},
@@ -280,13 +280,9 @@ def mark_reversed(session: Session, payment_id: str) -> bool:
 
 def find_by_transactions(session: Session, hashes: Iterable[str], *, since: datetime) -> list[Payment]:
     """Return the signed payments since then that landed in one of these transactions."""
-    rows = select(Payment).where(
-        Payment.status.in_([each.value for each in COMPLETED]),
-        Payment.created_at >= since,
-        Payment.rail != PaymentRail.HASH.value,
-        Payment.tx_hash.in_(list(hashes)),
-    )
-    return list(session.scalars(rows))
+    is_signed = Payment.rail != PaymentRail.HASH.value, Payment.status.in_([each.value for each in COMPLETED])
+    landed = Payment.created_at >= since, Payment.tx_hash.in_(list(hashes))
+    return list(session.scalars(select(Payment).where(*is_signed, *landed)))
 
 
 def reversed_by_chain(session: Session) -> dict[str, int]:

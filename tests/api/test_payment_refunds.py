@@ -13,7 +13,9 @@ import time_machine
 from flask import Flask
 from sqlalchemy import text, update
 
+from app.catalog.models import Payout
 from app.catalog.payouts import earnings
+from app.catalog.payouts import service as payouts
 from app.core import clock
 from app.core.chains import USDC, ChainName
 from app.core.identifiers import new_id
@@ -23,6 +25,7 @@ from app.payments import claimed_payments, treasury
 from app.payments.models import Payment
 from app.payments.treasury import WalletRole
 from app.ports.errors import Unreachable
+from app.shopping.service import PROVIDER as SHOPPING
 from sandbox.evm import EvmNode
 from tests.api.test_payments_signed import fund_settlement
 from tests.support.chains import evm_chain, fund, usdc
@@ -183,6 +186,19 @@ def test_only_what_was_received_and_no_call_uses_is_returned(
         change(payment_id, status="paid")
 
 
+@pytest.mark.parametrize(
+    ("status", "hours", "allowed"), [("served", 47, False), ("served", 49, True), ("paid", 0, True)]
+)
+def test_what_pays_for_a_purchase_is_returned_only_once_that_has_ended(
+    open_shop: Shop, own_base_node: EvmNode, status: str, hours: int, *, allowed: bool
+) -> None:
+    _, payment_id = paid(open_shop, own_base_node)
+    change(payment_id, status=status, provider=SHOPPING)
+    with time_machine.travel(clock.now() + timedelta(hours=hours), tick=True):
+        answer = refund(operator(open_shop.app.test_client()), payment_id)
+        assert answer.status_code == 201 if allowed else reason(answer) == "payment_not_refundable"
+
+
 def test_one_that_the_operator_recorded_as_returned_before_a_restore_is_not_returned_again(
     open_shop: Shop, own_base_node: EvmNode
 ) -> None:
@@ -232,6 +248,16 @@ def test_a_refund_that_finally_failed_can_be_made_again(
     with time_machine.travel(clock.now() + timedelta(minutes=25), tick=True):
         assert refund(who, payment_id).get_json()["status"] == "paid"
     assert (held(chain, payer.address) - before, statuses(open_shop)) == (usdc(0.01), ["refunded"])
+    # A restored database calls one failed that was paid.
+    [_, first] = who.get("/payouts").get_json()["payouts"]
+    with unit_of_work() as session:
+        payouts.reopen(session, first["id"])
+    listed = [(each["status"], each["call_id"]) for each in who.get("/payouts").get_json()["payouts"]]
+    assert listed == [("paid", payment_id), ("pending", None)]
+    payouts.settle(Payout.id == first["id"])
+    with unit_of_work() as session:
+        # As it really was.
+        session.execute(update(Payout).where(Payout.id == first["id"]).values(call_id=payment_id))
 
 
 def test_what_is_unknown_or_of_another_role_is_refused(open_shop: Shop, own_base_node: EvmNode) -> None:

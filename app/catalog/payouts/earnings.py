@@ -36,7 +36,7 @@ REFUND_PREFIX = "refund:"
 """Begins the reference of a grant that refunds a call."""
 ALL_BPS = 10_000
 _ACTS = "service.paid", "service.written_off", "service.call_refunded", "payment.refunded"
-_COUNTS = Payout.status != PayoutStatus.FAILED.value
+COUNTS = Payout.status != PayoutStatus.FAILED.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def commission_of(paid_nanos: int, commission_bps: int) -> int:
 
 def read(session: Session, service_id: str) -> Earnings:
     kinds = [case((Payout.kind == kind.value, Payout.amount_nanos), else_=0) for kind in PayoutKind]
-    of_service = Payout.service_id == service_id, _COUNTS
+    of_service = Payout.service_id == service_id, COUNTS
     paid, refunded, commission = sums(session, *kinds, Payout.commission_nanos, where=of_service)
     holding = timedelta(hours=app_state().settings.payout_holding_hours)
     return Earnings(
@@ -99,7 +99,7 @@ def _reversed_nanos(session: Session, service_id: str = "", before: datetime | N
 
 def owed_nanos(session: Session) -> int:
     """Return what the treasury owes all sellers: unpaid earnings less commission, and what is being paid."""
-    is_of_service = _COUNTS & Payout.service_id.is_not(None)
+    is_of_service = COUNTS & Payout.service_id.is_not(None)
     taken, pending = accounts.sums_of(
         session, case((is_of_service, Payout.amount_nanos + Payout.commission_nanos), else_=0),
         case((Payout.status == PayoutStatus.PENDING.value, Payout.amount_nanos), else_=0),
@@ -126,7 +126,7 @@ def find_problems(session: Session) -> list[str]:
     taken: Counter[str] = Counter()
     last: dict[str, datetime] = {}
     for each in payouts:
-        if each.service_id is not None and _counts(each):
+        if each.service_id is not None and each.status != PayoutStatus.FAILED:
             taken[each.service_id] += each.amount_nanos + each.commission_nanos
             last[each.service_id] = each.created_at - REVERSAL_WINDOW
     credited = {
@@ -145,10 +145,6 @@ def find_problems(session: Session) -> list[str]:
         *_wrong_transactions(session, {each.id: each for each in payouts if each.chain}),
         *_wrong_payments(session),
     ]
-
-
-def _counts(payout: Payout) -> bool:
-    return payout.status != PayoutStatus.FAILED
 
 
 def _wrong_acts(session: Session, payouts: Sequence[Payout]) -> Iterator[str]:
@@ -184,12 +180,12 @@ def _wrong_payments(session: Session) -> Iterator[str]:
 def _wrong_transactions(session: Session, payouts: dict[str, Payout]) -> Iterator[str]:
     sent = {row.id: row for row in relayed.of_kinds(session, (MovementKind.PAYOUT, MovementKind.REFUND))}
     for payout in payouts.values():
-        row = sent.get(payout.id)
+        row, counts = sent.get(payout.id), payout.status != PayoutStatus.FAILED
         if row is None or (payout.kind, payout.chain, payout.recipient, payout.amount_nanos) != (
             row.kind, row.chain, row.to_address, int(row.amount_units) * NANOS_PER_UNIT
         ):  # fmt: skip
             yield f"payout {payout.id} of service {payout.service_id} is not the transaction that was signed for it"
-        elif (payout.closed_at or not _counts(payout)) and _counts(payout) != (row.status == MovementStatus.CONFIRMED):
+        elif (payout.closed_at or not counts) and counts != (row.status == MovementStatus.CONFIRMED):
             yield f"payout {payout.id} is {payout.status}, and its transaction is {row.status}"
     for transaction_id, row in sent.items():
         if transaction_id not in payouts and row.status != MovementStatus.FAILED:

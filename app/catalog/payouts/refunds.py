@@ -41,15 +41,17 @@ def of_payment(payment_id: str) -> Payout:
     if payment.status == PaymentStatus.SERVED and service_id != payment.provider:
         return of_call(find_service(service_id), payment.id)
     if not is_refundable(payment):
-        raise refused("payment_not_refundable", "This payment was not received, or a call uses it.")
+        raise refused("payment_not_refundable", "This payment was not received, or a call or purchase may use it.")
     return _to_payer(None, payment, payment.units)
 
 
 def is_refundable(payment: Payment) -> bool:
-    """Return whether a payment was received, from a known payer, and no call can be running on it."""
+    """Return whether a payment was received, from a known payer, and no call or purchase can be running on it."""
     if payment.paid_at is None or payment.payer is None or payment.status not in COMPLETED:
         return False
-    return payment.status != PaymentStatus.SERVING or clock.now() > payment.paid_at + 2 * RETRY_WINDOW
+    # A purchase is `served` as soon as it is queued.
+    running = PaymentStatus.SERVED if payment.provider == "shopping" else PaymentStatus.SERVING
+    return payment.status != running or clock.now() > payment.paid_at + 2 * RETRY_WINDOW
 
 
 def _to_payer(service: Service | None, payment: Payment, units: int) -> Payout:

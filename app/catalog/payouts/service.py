@@ -33,7 +33,7 @@ from app.credits import accounts as credit_accounts
 from app.db import leases
 from app.db.leases import once_per_period
 from app.db.state_machine import StateMachine
-from app.db.tables import page_of, update_rows
+from app.db.tables import count, page_of, update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput, NotFound, PayoutFailed, PayoutRefused, ServiceError
 from app.events import outbox
@@ -233,9 +233,7 @@ def _send(
 def _take(session: Session, payout: Payout, status: PayoutStatus, actor: Actor) -> None:
     """Record a payout or refund if the earnings cover it, and lock them until the unit ends. Raises: PayoutRefused."""
     leases.lock(session, f"payouts:{payout.service_id or payout.call_id}")
-    if payout.call_id is not None and session.scalar(
-        select(exists().where(Payout.call_id == payout.call_id, Payout.status != PayoutStatus.FAILED.value))
-    ):
+    if payout.call_id is not None and count(session, Payout, Payout.call_id == payout.call_id, earnings.COUNTS):
         raise _refunded_before()
     if payout.payment is not None and not _mark_refunded(session, payout.payment):
         raise refused("payment_not_refundable", "Something else has used this payment or reversed it; try again.")
@@ -326,8 +324,14 @@ def _outcome(decision: BlockDecision | None) -> tuple[PayoutStatus, bool]:
 
 
 def reopen(session: Session, transaction_id: str) -> None:
-    """Let a failed payout count again, because the chain shows its transaction after a restore."""
-    PAYOUTS.move(session, transaction_id, PayoutStatus.FAILED, PayoutStatus.PENDING, closed_at=None)
+    """Let a failed payout count again, because the chain shows its transaction after a restore.
+
+    If its call was refunded again meanwhile, it counts without the call.
+    """
+    call_id = session.scalar(select(Payout.call_id).where(Payout.id == transaction_id))
+    is_repeated = call_id is not None and count(session, Payout, Payout.call_id == call_id, earnings.COUNTS)
+    changed = {"closed_at": None, "call_id": None if is_repeated else call_id}
+    PAYOUTS.move(session, transaction_id, PayoutStatus.FAILED, PayoutStatus.PENDING, **changed)
 
 
 def pay_scheduled() -> None:

@@ -625,7 +625,7 @@ class CallPayment(TypedDict):
     executed.
     """
     refundable: bool
-    """Whether it was received, from a known address, and neither refunded nor in use by a call."""
+    """Whether it was received, from a known address, and neither refunded nor in use by a call or purchase."""
     tx_hash: str | None
     """The hash of the transaction on its chain (on Solana: the signature); null before it was sent."""
     created_at: str

@@ -7702,7 +7702,7 @@ export interface components {
              * @enum {string}
              */
             status: "authorized" | "settling" | "paid" | "serving" | "served" | "closed" | "void" | "reversed" | "refunded";
-            /** @description Whether it was received, from a known address, and neither refunded nor in use by a call. */
+            /** @description Whether it was received, from a known address, and neither refunded nor in use by a call or purchase. */
             readonly refundable: boolean;
             /** @description The hash of the transaction on its chain (on Solana: the signature); null before it was sent. */
             tx_hash: string | null;
