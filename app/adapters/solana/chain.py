@@ -20,7 +20,6 @@ from app.adapters.solana.deployments import DEAD_ENDS, SolanaDeployment
 from app.adapters.solana.deposits import SolanaDepositScanner
 from app.adapters.solana.foreign_tokens import SplTokenReader
 from app.adapters.solana.send import drafts, refusals, tokens, transactions
-from app.adapters.solana.send.transactions import TransactionPlan
 from app.adapters.solana.track import account_history, balance_changes
 from app.adapters.solana.track.account_history import HistoryCursor, HistoryProgress, HistoryReadLimits
 from app.adapters.solana.track.authorizations import FEE_SUFFIX, OTHER_VERSION, OpenTransfer
@@ -124,14 +123,8 @@ class SolanaChain(SolanaReceiptPoller, SolanaDepositScanner, SplTokenReader):
         """Sign a draft. No I/O. Raises: ValueError with a nonce, which Solana does not have, or with a wrong signer."""
         if sequence is not None:
             raise ValueError("a Solana transaction has no nonce")
-        if "transaction" in draft.terms:
-            # Of another kind than a transfer, verified by its adapter; this service pays the fee.
-            terms = {name: draft.terms[name] for name in ("last_valid_block_height", "blockhash_slot")}
-            partial = transactions.decode(str(draft.terms["transaction"]))
-        else:
-            terms, plan = dict(draft.terms), TransactionPlan.from_terms(draft.terms)
-            message = transactions.transfer_message(draft.intent, plan, mint=self.mint)
-            partial = transactions.unsigned_transaction(message)
+        terms = {name: draft.terms[name] for name in ("last_valid_block_height", "blockhash_slot")}
+        partial = transactions.decode(str(draft.terms["transaction"]))
         raw, tx_hash = transactions.sign(partial, signer, sender=draft.intent.sender)
         return chain.SignedTransaction(tx_hash, raw, None, int(terms["last_valid_block_height"] or 0), terms)
 

@@ -225,11 +225,7 @@ class SolanaPaymentSigner:
             raise Rejected("recipient_cannot_receive")
         if (error := simulated.result.error) is not None:
             raise Rejected("simulation_failed", details={"revert": refusals.simulation_error(error)})
-        return {
-            "blockhash": latest.result.blockhash,
-            "blockhash_slot": latest.result.slot,
-            "last_valid_block_height": latest.result.last_valid_block_height,
-        }
+        return transactions.blockhash_terms(latest.result)
 
     def authorize(self, intent: PaymentIntent, prepared: Terms, signer: Signer, *, now: int) -> AuthorizedPayment:
         """Sign the transfer, which expires with its blockhash, for the fee payer to complete. Raises: Rejected."""

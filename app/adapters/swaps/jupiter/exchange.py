@@ -231,7 +231,7 @@ class JupiterExchange:
             raise Rejected("unsafe_instructions")
         route = with_minimum(built.swap, pair, units=request.input_amount.units, minimum_units=minimum_units)
         first, *rest = before
-        # A new key makes every transaction unique (see `transactions.TransactionPlan`).
+        # A new key makes every transaction unique (see `transactions.new_reference`).
         marked = transactions.with_reference(first, transactions.new_reference())
         return [marked, *rest, route, *after]
 
