@@ -21,9 +21,9 @@ from app.adapters.bridges.deployments import LIFI_URLS, PORTALS, RELAY_URLS
 from app.adapters.bridges.ether import PortalBridge
 from app.adapters.bridges.relay.bridge import OrderBridge
 from app.adapters.bridges.relay.orders import LifiOrderService, OrderService, RelayOrderService
-from app.adapters.evm import probes as evm_probes
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.contracts.deployments import DEPLOYMENTS as EVM_DEPLOYMENTS
+from app.adapters.evm.probes import EvmEndpointProbes
 from app.adapters.evm.x402.facilitator import EvmFacilitator
 from app.adapters.evm.x402.payments import EvmPaymentSigner
 from app.adapters.evm.x402.sponsor import EvmTransferSponsor
@@ -35,9 +35,9 @@ from app.adapters.rate_limited_http import ServiceAccess
 from app.adapters.redis_stores import RedisCounterStore, RqQueue
 from app.adapters.shopper import BrowserShopper
 from app.adapters.smtp import SmtpMailer
-from app.adapters.solana import probes as solana_probes
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
+from app.adapters.solana.probes import SolanaEndpointProbes
 from app.adapters.solana.x402.facilitator import SolanaFacilitator
 from app.adapters.solana.x402.payments import SolanaPaymentSigner
 from app.adapters.solana.x402.sponsor import SolanaTransferSponsor
@@ -52,7 +52,7 @@ from app.core.chains import ETH, TOKENS_BY_SYMBOL, USDC, ChainName
 from app.core.money import nanos_from_usd
 from app.ports.bridges import BridgeProvider, BridgeRoute
 from app.ports.chain import Chain
-from app.ports.probes import Probe
+from app.ports.probes import Probe, probes_of
 from app.ports.services import PriceFeed
 from app.ports.shopper import Shopper
 from app.ports.swaps import SwapExchange
@@ -127,11 +127,11 @@ def _probes(settings: Settings) -> list[Probe]:
     found: list[Probe] = []
     for name in (ChainName.ETHEREUM, ChainName.BASE, ChainName.SOLANA):
         for number, url in enumerate(_rpc_urls(name, settings), 1):
-            system = f"{name.value} {number}"
             if name is ChainName.SOLANA:
-                found += solana_probes.probes(_solana_chain(settings, urls=[url]), system)
+                asked: object = SolanaEndpointProbes(_solana_chain(settings, urls=[url]))
             else:
-                found += evm_probes.probes(_evm_chain(name, settings, urls=[url]), system)
+                asked = EvmEndpointProbes(_evm_chain(name, settings, urls=[url]))
+            found += probes_of(asked, f"{name.value} {number}")
     sources: dict[str, prices.PriceSource] = {}
     if not settings.is_sandbox:
         sources["jupiter"] = prices.JupiterPrices(settings.jupiter_url, _jupiter_access(settings))

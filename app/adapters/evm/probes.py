@@ -1,7 +1,5 @@
 """Probes of an EVM endpoint: the reads of each feature, by the feature's own code."""
 
-from collections.abc import Iterator
-
 from app.adapters.evm import calls
 from app.adapters.evm.calls import MAX_BATCH, read_logs
 from app.adapters.evm.chain import EvmChain
@@ -13,18 +11,14 @@ from app.core.chains import Family, native
 from app.core.money import TokenAmount
 from app.ports.chain import TransferIntent, WatchedAddress
 from app.ports.errors import Rejected
-from app.ports.probes import ADDRESSES, Probe, UnexpectedAnswer, probes_of
+from app.ports.probes import ADDRESSES, UnexpectedAnswer
 
 _ADDRESS = ADDRESSES[Family.EVM]
 """On public chains it holds ether, so that a transfer from it can be simulated."""
 _LOG_BLOCKS = 2_000
 
 
-def probes(chain: EvmChain, system: str) -> Iterator[Probe]:
-    return probes_of(_EvmEndpointProbes(chain), system)
-
-
-class _EvmEndpointProbes:
+class EvmEndpointProbes:
     def __init__(self, chain: EvmChain) -> None:
         self._chain = chain
 
