@@ -284,13 +284,10 @@ class ChainDiagnosis:
 class Chain(Protocol):
     """One chain on which wallets hold and transfer tokens, behind all endpoints that the operator configured."""
 
-    @property
-    def name(self) -> ChainName:
-        """The chain's name in the API."""
-
-    @property
-    def block_time(self) -> timedelta:
-        """The time between two blocks; zero where blocks are made on demand."""
+    name: ChainName
+    """The chain's name in the API."""
+    block_time: timedelta
+    """The time between two blocks; zero where blocks are made on demand."""
 
     def diagnose(self) -> ChainDiagnosis:
         """Query every endpoint, and one of them for the contracts. Never raises for an endpoint that fails.
