@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 import structlog
 
 from app.adapters.http_client import HttpClient, HttpResponse, ResponseTooLargeError
-from app.adapters.jsonrpc.calls import EndpointError, RpcCall, RpcErrorKind, error_of, order_replies, parse
+from app.adapters.jsonrpc.calls import EndpointError, RpcCall, RpcErrorKind, error_of, order_replies
 from app.core.chains import ChainName
-from app.core.foreign import MalformedResponseError
+from app.core.strict_json import parse_response
 from app.observability import counters
 from app.ports.errors import Unreachable
 
@@ -209,7 +209,8 @@ class RpcEndpoint:
             # 429 and 5xx are the usual ones; public endpoints answer 403 to clients that they blocked.
             raise http_failure
         try:
-            parsed = parse(response.body)
+            # Fractions appear only in figures for people, which are not read here.
+            parsed = parse_response(response.body, parse_float=str)
             replies = parsed if isinstance(parsed, list) else [parsed]
             if len(chunk) == 1 or len(replies) != 1:
                 return order_replies(replies, expected=len(chunk))
@@ -217,7 +218,7 @@ class RpcEndpoint:
             refusal = error_of(replies[0])
             if refusal.kind.is_outage:
                 raise EndpointError.of(refusal, retry_after_seconds=response.retry_after_seconds)
-        except MalformedResponseError:
+        except ValueError:
             if response.status == HTTPStatus.OK:
                 raise EndpointError("unexpected_answer") from None
             if len(chunk) == 1:

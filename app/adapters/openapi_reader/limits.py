@@ -7,8 +7,9 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
+from app.core.strict_json import reject_constant
 from app.ports.specifications import MAX_BYTES, MAX_DEPTH, MAX_OPERATIONS
 
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
@@ -37,7 +38,7 @@ def load(text: str) -> dict[str, Any]:
     if len(text.encode(errors="surrogatepass")) > MAX_BYTES:
         raise InvalidDocumentError("The document exceeds the limit of 1 MiB.")
     try:
-        document = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
+        document = json.loads(text, object_pairs_hook=_object, parse_constant=reject_constant)
     except InvalidDocumentError:
         raise
     except RecursionError:
@@ -150,7 +151,3 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         raise InvalidDocumentError("An object of the document has a duplicate field.")
     return found
-
-
-def _refuse_constant(_name: str) -> NoReturn:
-    raise ValueError("NaN and Infinity are not JSON")

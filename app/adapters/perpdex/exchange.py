@@ -8,6 +8,7 @@ what is used is checked. The order of an action's keys is part of what is signed
 import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -57,14 +58,6 @@ _RATE_MEMBERS = {
     "open_interest": "openInterest",
 }  # fmt: skip
 _Objects = Items[dict[str, Any]]
-
-
-def parse(body: bytes) -> perpdex.Json:
-    """Parse a response's JSON. Raises: Unreachable("unexpected_answer")."""
-    try:
-        return parse_response(body, parse_float=_fraction)
-    except ValueError:
-        raise Unreachable("unexpected_answer") from None
 
 
 class _Order(ForeignModel):
@@ -260,7 +253,8 @@ def _document(response: HttpResponse) -> perpdex.Json:
     does not understand, 429 an address's weight used up, 500 with `null` a market unknown to some queries.
     """
     if response.status == HTTPStatus.OK:
-        return parse(response.body)
+        with suppress(ValueError):
+            return parse_response(response.body, parse_float=_fraction)
     if response.status == HTTPStatus.TOO_MANY_REQUESTS:
         raise Unreachable("rate_limited")
     if response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:

@@ -109,15 +109,10 @@ class SolanaChain(SolanaReceiptPoller, SolanaDepositScanner, SplTokenReader):
 
     def balances(self, address: str) -> chain.Balances:
         """Read SOL and USDC in one request, so both are of the same slot. Raises: Unreachable."""
-        owner = Pubkey.from_string(address)
-        usdc_account = tokens.account_of(owner, self.mint)
-        wallet, usdc = self.rpc.ask(calls.accounts([owner, usdc_account], self.level)).found
-        return chain.Balances(
-            (
-                TokenAmount(wallet.lamports if wallet else 0, SOL),
-                TokenAmount(tokens.units_of(usdc, owner=owner, mint=self.mint), USDC),
-            )
-        )
+        holder = self._holder(address)
+        found = self.rpc.ask(self._holdings([holder], self.level, at_least=None))
+        lamports, usdc_units = self._units(holder, found, place=0)
+        return chain.Balances((TokenAmount(lamports, SOL), TokenAmount(usdc_units, USDC)))
 
     def sign(self, draft: chain.TransactionDraft, signer: Signer, *, sequence: int | None) -> chain.SignedTransaction:
         """Sign a draft. No I/O. Raises: ValueError with a nonce, which Solana does not have, or with a wrong signer."""

@@ -106,12 +106,10 @@ class AttestationClient:
 
 def _parsed(response: HttpResponse, read: Callable[[object], T]) -> T:
     """Read a response, or log why that is impossible. Raises: Unreachable."""
-    body = response.json()
-    if response.status != HTTPStatus.OK:
-        _log.warning("attestation_service_refused", status=response.status)
-        raise Unreachable("attestation_service")
     try:
-        return read(body)
+        if response.status == HTTPStatus.OK:
+            return read(response.json())
+        _log.warning("attestation_service_refused", status=response.status)
     except foreign.MalformedResponseError as error:
         _log.warning("attestation_response_invalid", reason=str(error))
-        raise Unreachable("attestation_service") from None
+    raise Unreachable("attestation_service")

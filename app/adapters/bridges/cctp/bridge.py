@@ -1,6 +1,7 @@
 """The `BridgeProvider` port for USDC between any two of the chains."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 
@@ -118,7 +119,8 @@ class CctpBridge:
         proof = transfer.proof
         attested: BurnAttestation | None = None
         if not proof or _is_forwarded(transfer.terms):
-            attested = self._fetch_attestation(transfer, is_needed=not proof)
+            with suppress(*([Unreachable] if proof else [])):  # a proof remains valid
+                attested = self._attestations.burn_attestation(DOMAINS[self._source.name], transfer.source_hash)
         if not proof:
             if attested is None or attested.message is None or attested.attestation is None:
                 delay = attested.delay if attested is not None else None
@@ -153,14 +155,6 @@ class CctpBridge:
             bytes.fromhex(transfer.proof["attestation"]),
             failures=transfer.failed_deliveries,
         )
-
-    def _fetch_attestation(self, transfer: BridgeTransfer, *, is_needed: bool) -> BurnAttestation | None:
-        try:
-            return self._attestations.burn_attestation(DOMAINS[self._source.name], transfer.source_hash)
-        except Unreachable:
-            if is_needed:
-                raise
-            return None  # a proof remains valid
 
     def _completed_progress(
         self, transfer: BridgeTransfer, message: CctpMessage, attested: BurnAttestation | None, proof: BridgeProof
