@@ -75,9 +75,9 @@ _PAIR_BYTES = 2 * _KEY_BYTES
 _WALLET_BYTES = [each + _PAIR_BYTES for each in _PHRASE_BYTES.values()]
 _NONCE_BYTES = 12
 _DIGEST_BYTES = 32
+_MOST_THREADS = 8
 _MAC_INFO = b"purser/authenticated-rows/v1"
 _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
-_MOST_THREADS = 8
 # Keys of wallets, and those that open an imported phrase. A wallet is retired without its key being opened, so under a
 # key service the location has the first table for all of them.
 WALLET_TABLES = ("wallet_keys", "retired_keys", "key_transfers")

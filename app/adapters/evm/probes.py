@@ -15,7 +15,6 @@ from app.ports.probes import ADDRESSES, UnexpectedAnswer
 
 _ADDRESS = ADDRESSES[Family.EVM]
 """On public chains it holds ether, so that a transfer from it can be simulated."""
-_LOG_BLOCKS = 2_000
 
 
 class EvmEndpointProbes:
@@ -65,7 +64,7 @@ class EvmEndpointProbes:
         rpc, last = self._chain.rpc, self._chain.head().number
         topics = contracts.TRANSFER_EVENT.topics(None, [_ADDRESS])
         usdc = self._chain.deployment.usdc
-        first = max(0, last - _LOG_BLOCKS + 1)
+        first = max(0, last - 2_000 + 1)
         found = rpc.run_on_first(lambda endpoint: [*read_logs(endpoint, usdc, topics, first=first, last=last)])
         return f"{sum(len(logs) for _, logs in found)} in {last - first + 1} blocks, read in {len(found)} queries"
 

@@ -99,7 +99,6 @@ def error_of(reply: object) -> RpcError:
     return RpcError(error.code, error.message[:8192], error.data[:8192] if isinstance(error.data, str) else None)
 
 
-_SENDS = frozenset({"eth_sendRawTransaction", "sendTransaction"})
 _log = structlog.get_logger(__name__)
 
 
@@ -151,7 +150,7 @@ class RpcCall(Generic[T]):
 
     @property
     def sends(self) -> bool:
-        return self.method in _SENDS
+        return self.method in {"eth_sendRawTransaction", "sendTransaction"}
 
     @property
     def result(self) -> T:

@@ -52,10 +52,7 @@ class OutageLog:
 
 T = TypeVar("T")
 
-_LOG_RANGE = 2_000
 _RAISE_LIMIT_AFTER = 20
-_BACKOFF_SECONDS = 10.0
-_MAX_CLOSED_SECONDS = 60
 _WITH_REPLIES = (HTTPStatus.OK, HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 """Alchemy refuses single calls with 400, QuickNode with 413; the error object is in the body."""
 
@@ -98,7 +95,7 @@ class RpcEndpoint:
         self._labels = {"chain": chain.value, "endpoint": str(number)}
         self._outage = OutageLog("rpc_endpoint", name=f"{chain.value} {number}")
         self.number = number
-        self.log_range = AdaptiveLimit(_LOG_RANGE)
+        self.log_range = AdaptiveLimit(2_000)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.number})"
@@ -156,9 +153,9 @@ class RpcEndpoint:
         if failure.backs_off:
             now = time.monotonic()
             self._is_identified = False
-            self._backoff_until = now + _BACKOFF_SECONDS
+            self._backoff_until = now + 10.0
             if failure.retry_after_seconds:
-                self._closed_until = now + min(failure.retry_after_seconds, _MAX_CLOSED_SECONDS)
+                self._closed_until = now + min(failure.retry_after_seconds, 60)
         self._outage.begin(failure.reason)
         counters.RPC_FAILURES.labels(**self._labels, reason=failure.reason).inc()
 

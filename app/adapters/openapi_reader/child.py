@@ -26,7 +26,6 @@ from app.adapters.openapi_reader.limits import InvalidDocumentError, json_pointe
 from app.ports.specifications import MAX_SECONDS
 
 _PLACEHOLDER = re.compile(r"{([^{}]*)}")
-_MAX_DESCENT = 40
 
 
 class OpenApiSchemas:
@@ -104,7 +103,7 @@ def _own_parameters(
 
 def _most_specific_error(problem: ValidationError) -> ValidationError:
     """If no alternative fits, return the error of the closest one."""
-    for _ in range(_MAX_DESCENT):
+    for _ in range(40):
         branches = getattr(problem.kind, "context", None)
         inner = [error for branch in branches or () for error in branch if "$ref" not in error.message]
         if not inner:
@@ -122,7 +121,6 @@ def _resource(package: str, name: str) -> dict[str, Any]:
     return found
 
 
-_MAX_TEXT = 200
 _MAX_PATH = 500
 _MAX_BODY = 1_000
 _MAX_MEMBERS = 12
@@ -226,22 +224,19 @@ def _sample(document: Mapping[str, Any], raw: Any, depth: int, *, name: str = "t
 
 def _single_line(text: str) -> str:
     """Return a text on one line, without control and bidirectional characters."""
-    return "".join(letter if unicodedata.category(letter)[0] != "C" else " " for letter in text)[:_MAX_TEXT]
+    return "".join(letter if unicodedata.category(letter)[0] != "C" else " " for letter in text)[:200]
 
 
-READY = b"ready\n"
 _MAX_MEMORY = 1024**3
-_MAX_PROBLEM = 300
-_RECURSION_LIMIT = 3_000
 
 
 def main() -> None:
-    sys.setrecursionlimit(_RECURSION_LIMIT)
+    sys.setrecursionlimit(3_000)
     schemas = OpenApiSchemas()
     # What libraries load at their first use has to be loaded now.
     read_document("\ud800", schemas)
     _drop_privileges()
-    sys.stdout.buffer.write(READY)
+    sys.stdout.buffer.write(b"ready\n")
     sys.stdout.buffer.flush()
     text = sys.stdin.buffer.read().decode(errors="replace")
     sys.stdout.buffer.write(json.dumps(read_document(text, schemas)).encode() + b"\n")
@@ -261,7 +256,7 @@ def read_document(text: str, schemas: OpenApiSchemas) -> dict[str, Any]:
             "example": example_request(document),
         }
     except InvalidDocumentError as error:
-        return {"problem": error.problem[:_MAX_PROBLEM], "place": error.path}
+        return {"problem": error.problem[:300], "place": error.path}
     except MemoryError:
         return {"problem": "Reading the document exceeds the memory limit.", "place": "#"}
     except Exception as error:

@@ -15,7 +15,6 @@ from app.ports.specifications import MAX_BYTES, MAX_DEPTH, MAX_OPERATIONS
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 MAX_PARAMETERS = 5_000
 _VERSION = re.compile(r"3\.[01]\.[0-9]{1,3}(-.{1,50})?", re.ASCII)
-_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef", "operationRef")
 _POINTER = re.compile(r"#(/.*)?", re.DOTALL)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -97,7 +96,7 @@ def _check_values(document: dict[str, Any]) -> None:
             # JSON's escapes can contain an unpaired surrogate, which cannot be encoded again.
             raise InvalidDocumentError("A string of the document contains an unpaired surrogate.", json_pointer(path))
         if isinstance(value, dict):
-            for name in _REFERENCES:
+            for name in ("$ref", "$dynamicRef", "$recursiveRef", "operationRef"):
                 if name in value:
                     _check_reference(document, value[name], (*path, name))
             open_values += [(inner, (*path, key)) for key, inner in value.items()]

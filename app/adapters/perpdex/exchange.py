@@ -49,9 +49,6 @@ class PerpdexDeployment:
 _FACTS = tomllib.loads(Path(__file__).with_name("deployments.toml").read_text("utf-8"))
 DEPLOYMENTS: Mapping[str, PerpdexDeployment] = {network: PerpdexDeployment(**row) for network, row in _FACTS.items()}
 
-_MAX_SIZE_DECIMALS = 8
-_MAX_MARKETS = 10_000
-_MAX_SYMBOL_LETTERS = 40
 _LARGEST_EXPONENT = 300
 _RATE_MEMBERS = {
     "funding_rate": "funding", "premium": "premium", "mark_price": "markPx", "oracle_price": "oraclePx",
@@ -66,8 +63,8 @@ class _Order(ForeignModel):
 
 
 class _Market(ForeignModel):
-    name: Annotated[str, Field(min_length=1, max_length=_MAX_SYMBOL_LETTERS)]
-    sz_decimals: Annotated[int, Field(ge=0, le=_MAX_SIZE_DECIMALS)]
+    name: Annotated[str, Field(min_length=1, max_length=40)]
+    sz_decimals: Annotated[int, Field(ge=0, le=8)]
     max_leverage: Annotated[int, Field(gt=0)] | None = None
     only_isolated: bool | None = None
     margin_mode: Any = None
@@ -76,7 +73,7 @@ class _Market(ForeignModel):
 
 
 class _Meta(ForeignModel):
-    universe: Annotated[Items[_Market], Field(min_length=1, max_length=_MAX_MARKETS)]
+    universe: Annotated[Items[_Market], Field(min_length=1, max_length=10_000)]
 
 
 class _Book(ForeignModel):
@@ -175,11 +172,6 @@ def format_decimal(number: Decimal) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-_CONNECT_SECONDS = 2.0
-_TOTAL_SECONDS = 5.0
-_MAX_BYTES = 2**23
-"""Two thousand fills are less than a megabyte."""
-_ROWS_PER_WEIGHT = 20
 _BUNDLED = json.loads(Path(__file__).with_name("markets.json").read_text())
 
 
@@ -193,7 +185,8 @@ class HyperliquidExchange:
     def __init__(self, deployment: PerpdexDeployment, *, url: str = "") -> None:
         self._deployment = deployment
         self._info_url = f"{(url or deployment.url).rstrip('/')}/info"
-        self._http = HttpClient(connect_seconds=_CONNECT_SECONDS, total_seconds=_TOTAL_SECONDS, max_bytes=_MAX_BYTES)
+        # Two thousand fills are less than a megabyte.
+        self._http = HttpClient(connect_seconds=2.0, total_seconds=5.0, max_bytes=2**23)
         self._outage = OutageLog("exchange", name="perpdex")
 
     def query_weight(self, query: perpdex.PerpdexQuery) -> int:
@@ -213,7 +206,7 @@ class HyperliquidExchange:
             raise
         self._outage.end()
         # One more for every twenty fills.
-        surplus = -(-len(document) // _ROWS_PER_WEIGHT) if query.topic is perpdex.PerpdexTopic.FILLS else 0
+        surplus = -(-len(document) // 20) if query.topic is perpdex.PerpdexTopic.FILLS else 0
         return perpdex.PerpdexReply(content, surplus)
 
     def bundled_markets(self) -> tuple[date, tuple[perpdex.PerpMarket, ...]] | None:

@@ -14,7 +14,6 @@ from app.core.money import TokenAmount
 from app.ports.chain import ForeignToken, Shortage, Terms, TransactionDraft, TransferIntent
 from app.ports.errors import Rejected
 
-_MAX_LISTED = 50
 _METADATA = Pubkey.from_string("metaqbxxUerdq28cj1RbAWkYQm3ybzjb6a8bt518x1s")
 
 
@@ -22,7 +21,7 @@ class SplTokenReader(SolanaConnection):
     def foreign_tokens(self, address: str, scan_state: Terms) -> Sequence[ForeignToken]:
         """Read the first token accounts of an address, and what their tokens claim."""
         owner = Pubkey.from_string(address)
-        if not (held := self._owned(owner)[:_MAX_LISTED]):
+        if not (held := self._owned(owner)[:50]):
             return []
         places = [
             _METADATA.find_program_address([b"metadata", bytes(_METADATA), bytes(each.mint)], _METADATA)[0]

@@ -15,7 +15,6 @@ from app.ports.errors import Rejected
 from app.ports.probes import ADDRESSES, UnexpectedAnswer
 
 _ADDRESS = ADDRESSES[Family.SOLANA]
-_UNKNOWN_SIGNATURE = str(Signature(bytes([1] * 64)))
 
 
 class SolanaEndpointProbes:
@@ -52,7 +51,7 @@ class SolanaEndpointProbes:
         return "read, with a simulated transfer"
 
     def signature_statuses(self) -> str:
-        query = TransactionQuery("probe", _ADDRESS, None, (_UNKNOWN_SIGNATURE,))
+        query = TransactionQuery("probe", _ADDRESS, None, (str(Signature(bytes([1] * 64))),))
         if self._chain.outcomes([query])["probe"].status is not TransactionStatus.WAITING:
             raise UnexpectedAnswer("a transaction that was never signed has a status")
         return "a signature that was never used is unknown"

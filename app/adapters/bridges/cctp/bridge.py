@@ -16,7 +16,7 @@ from app.adapters.bridges.deployments import DOMAINS
 from app.adapters.rate_limited_http import no_quote
 from app.core import clock
 from app.core.chains import USDC, ChainName, Family
-from app.core.money import TokenAmount, value_nanos
+from app.core.money import NANOS_PER_USD, TokenAmount, value_nanos
 from app.ports.bridges import (
     ArrivalNotFound,
     BridgeOffer,
@@ -39,7 +39,6 @@ _FORWARDER_SECONDS = 300
 """How long after the attestation only the forwarder tries."""
 _FAST_SECONDS = {ChainName.ETHEREUM: 20, ChainName.BASE: 8, ChainName.SOLANA: 8}
 _STANDARD_SECONDS = {ChainName.ETHEREUM: 1140, ChainName.BASE: 1140, ChainName.SOLANA: 25}
-_USDC_NANOS = 10**9
 
 _log = structlog.get_logger(__name__)
 
@@ -195,7 +194,7 @@ class CctpBridge:
         units = fees.forward_units
         if self._destination.name.family is not Family.EVM or units is None:
             return None, self._mint_shortage(request)
-        value = value_nanos(TokenAmount(units, USDC), _USDC_NANOS)
+        value = value_nanos(TokenAmount(units, USDC), NANOS_PER_USD)
         is_payable = units + other_units < request.amount.units and value <= self._max_forward_nanos
         if is_payable and self._is_fee_small(units, request):
             return units, None

@@ -88,7 +88,6 @@ def _arguments(
     return arguments
 
 
-_CONNECT_SECONDS = 3.0
 _TOTAL_SECONDS = 12.0
 _TOO_SMALL = ("too_low", "too low", "too small", "gher_than_amount")
 """Words of error codes and messages; LI.FI's FEES_HIGHER_THAN_AMOUNT is misspelled in its documentation."""
@@ -128,7 +127,7 @@ class OrderService(ABC):
         self._url = base_url.rstrip("/")
         self._quotes = RateLimitedClient(self.name, access, self.key_header, total_seconds=_TOTAL_SECONDS)
         self._states = HttpClient(
-            connect_seconds=_CONNECT_SECONDS, total_seconds=_TOTAL_SECONDS, headers=access.headers(self.key_header)
+            connect_seconds=3.0, total_seconds=_TOTAL_SECONDS, headers=access.headers(self.key_header)
         )
 
     @abstractmethod
@@ -155,7 +154,6 @@ def _refusal_reason(status: int, body: object) -> str:
     return "amount_too_small" if is_small and status < HTTPStatus.INTERNAL_SERVER_ERROR else "quote_unavailable"
 
 
-_LIFI_BRIDGE = "relaydepository"
 _LIFI_STATUSES = {("DONE", "COMPLETED"): BridgePhase.ARRIVED, ("DONE", "REFUNDED"): BridgePhase.REFUNDED}
 """Only these are final; PARTIAL is another token than requested."""
 
@@ -182,7 +180,7 @@ class LifiOrderService(OrderService):
             "fromChain": str(self._source_id), "toChain": str(self._destination_id),
             "fromToken": ZERO_EVM_ADDRESS, "toToken": ZERO_EVM_ADDRESS,
             "fromAmount": str(request.amount.units), "fromAddress": request.sender, "toAddress": request.recipient,
-            "slippage": "0.005", "order": "FASTEST", "allowBridges": _LIFI_BRIDGE,
+            "slippage": "0.005", "order": "FASTEST", "allowBridges": "relaydepository",
         }  # fmt: skip
 
         def parse(body: Any) -> OrderQuote:

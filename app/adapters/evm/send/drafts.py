@@ -18,8 +18,6 @@ from app.core.money import TokenAmount
 from app.ports.chain import CONTRACT, Shortage, StoredTransaction, Terms, TransactionDraft, TransferIntent
 from app.ports.errors import Rejected
 
-_FEE_BLOCKS = 20  # as many as geth's own suggestion is made of
-_TIP_PERCENTILE = 50
 # The L1 data fee depends on the size of fields that are not known yet: these have the size of large ones, and bytes
 # that do not compress.
 _PLACEHOLDER_NONCE = 0xF1E2_D3C4
@@ -154,7 +152,8 @@ class EvmDrafter(EvmTokenReader):
             inner.append(contracts.L1_FEE.at(deployment.gas_price_oracle, encode_signed(placeholder, 1, 1, 1)))
         sequence = calls.nonce(sender)
         figures = contracts.multicall(inner, read=_balances_and_l1_fee)
-        history = calls.fee_history(_FEE_BLOCKS, _TIP_PERCENTILE)
+        # As many blocks as geth's own suggestion is made of.
+        history = calls.fee_history(blocks=20, percentile=50)
         tip = call(lambda eth: eth.max_priority_fee, fee, tolerates=accept_any_error)
         estimate = _estimate(_estimated(sender, target))
         self.rpc.run(sequence, figures, history, tip, *([estimate] if estimates else []), *also)

@@ -17,11 +17,11 @@ from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
 from app.adapters.evm.contracts.calls import Function
+from app.core.chains import ZERO_EVM_ADDRESS
 from app.core.foreign import MalformedResponseError
 from app.ports.chain import Terms
 from app.ports.errors import Rejected
 
-_ZERO = "0x" + "0" * 40
 _WORD, _KEY_BYTES, _SIGNATURE_BYTES = 32, 64, 65
 
 _TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
@@ -101,7 +101,7 @@ def contract_owner(owner: bytes) -> str | None:
 def _assert_harmless(initializer: bytes) -> None:
     """Check that the initializer of a Safe runs no foreign code and makes no payment."""
     _owners, _threshold, to, data, handler, _token, payment, _receiver = _decode(_SETUP, initializer)
-    risky = to != _ZERO
+    risky = to != ZERO_EVM_ADDRESS
     if risky and to in _SAFE["setups"]:
         (singleton,) = _decode(_SETUP_TO_L2, data)
         risky = singleton not in _SAFE["singletons"]

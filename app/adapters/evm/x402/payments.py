@@ -173,9 +173,6 @@ def sign_permit(
     return signatures.sign(PERMIT_STRUCT, values, usdc_domain(deployment), signer)
 
 
-_NONCE_BYTES = 32
-
-
 class EvmPaymentSigner:
     def __init__(self, chain: EvmChain) -> None:
         self._chain = chain
@@ -205,7 +202,7 @@ class EvmPaymentSigner:
 
     def authorize(self, intent: PaymentIntent, prepared: Terms, signer: Signer, *, now: int) -> AuthorizedPayment:
         """Sign an authorization; the token, or Permit2, accepts its nonce once."""
-        nonce, end = intent.nonce or secrets.token_bytes(_NONCE_BYTES), now + intent.validity_seconds
+        nonce, end = intent.nonce or secrets.token_bytes(32), now + intent.validity_seconds
         opened = OpenAuthorization(signer.evm_address, nonce, end, intent.since_block)
         extensions = {}
         if _method(intent.extra) == PERMIT2_METHOD:

@@ -30,7 +30,6 @@ _READ_LIMITS = account_history.HistoryReadLimits()
 OTHER_VERSION = -32015
 """Agave `custom_error.rs`: UNSUPPORTED_TRANSACTION_VERSION. Ours have version 0, which is requested."""
 _MAX_KNOWN = 20_000
-_MARK = "payment_blockhash_slot"
 FEE_SUFFIX = ":fee"
 """After our signature in the identity of a fee that it authorizes together with a transfer."""
 
@@ -51,7 +50,7 @@ class OpenTransfer:
     @classmethod
     def from_terms(cls, terms: Terms) -> Self | None:
         """Read the output of `as_terms`; None for the terms of a transaction of our own."""
-        return cls(**dict[str, Any](terms)) if _MARK in terms else None
+        return cls(**dict[str, Any](terms)) if "payment_blockhash_slot" in terms else None
 
     @classmethod
     def submission_of(cls, query: TransactionQuery) -> TransactionQuery:

@@ -22,9 +22,6 @@ from app.ports.errors import Rejected
 from app.ports.facilitator import AuthorizedTransfer, SignedPart, SponsoredDraft, SponsoredTransfer
 from app.ports.vault import Signer
 
-# The simulated fee: its size does not matter.
-_SAMPLE_FEE = 1
-
 
 class SolanaTransferSponsor:
     def __init__(self, chain: SolanaChain) -> None:
@@ -36,9 +33,8 @@ class SolanaTransferSponsor:
         submitter = Pubkey.from_string(transfer.sponsor.submitter)
         keys = [*owners, *(tokens.account_of(owner, self._mint) for owner in owners), submitter]
         reference = transactions.new_reference()
-        trial = transactions.compiled(
-            submitter, self._instructions(transfer, reference, _SAMPLE_FEE), budget=(transactions.MAX_COMPUTE_UNITS, 0)
-        )
+        sample = self._instructions(transfer, reference, fee_units=1)  # its size does not matter
+        trial = transactions.compiled(submitter, sample, budget=(transactions.MAX_COMPUTE_UNITS, 0))
         readings = simulate(self._chain.rpc, self._chain.level, trial, keys)
         _sender, recipient, sender_tokens, recipient_tokens, payer = readings.before
         intent = TransferIntent(transfer.sender, transfer.recipient, TokenAmount(transfer.units, USDC))
