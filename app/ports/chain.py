@@ -19,7 +19,6 @@ from app.ports.vault import Signer
 Terms = Mapping[str, str | int | None]
 """An adapter's own data about a transaction (gas, fees, …), storable as JSON and opaque to feature packages."""
 
-
 CONTRACT = "contract"
 
 

@@ -56,7 +56,6 @@ _RAISE_LIMIT_AFTER = 20
 _WITH_REPLIES = (HTTPStatus.OK, HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 """Alchemy refuses single calls with 400, QuickNode with 413; the error object is in the body."""
 
-
 ChainIdentity = Callable[[], RpcCall[None]]
 """Returns a call for what a chain is recognised by; its reader raises EndpointError("wrong_chain")."""
 

@@ -136,12 +136,8 @@ def list_endpoints(document: dict[str, Any]) -> list[dict[str, Any]]:
             "path": path,
             "summary": _summary(operation),
             "parameters": [
-                {
-                    "name": _single_line(parameter["name"]),
-                    "in": parameter["in"],
-                    "required": parameter.get("required") is True,
-                }
-                for parameter in _parameters(document, item, operation)
+                {"name": _single_line(each["name"]), "in": each["in"], "required": each.get("required") is True}
+                for each in _parameters(document, item, operation)
             ],
         }
         for path, item, method, operation in limits.operations(document)

@@ -86,14 +86,12 @@ class CctpBridge:
         finality = messages.STANDARD if fast_units is None else messages.FAST
         if fee_units >= request.amount.units:
             raise Rejected("amount_too_small")
-        seconds = (_STANDARD_SECONDS if fast_units is None else _FAST_SECONDS)[self._source.name]
+        speed, seconds = ("standard", _STANDARD_SECONDS) if fast_units is None else ("fast", _FAST_SECONDS)
         return BridgeOffer(
             request=request,
-            route="CCTP V2, "
-            + ("standard" if fast_units is None else "fast")
-            + ("" if forward_units is None else ", forwarded"),
+            route=f"CCTP V2, {speed}" + ("" if forward_units is None else ", forwarded"),
             fee_units=fee_units,
-            seconds=seconds + _FAST_SECONDS[self._destination.name],
+            seconds=seconds[self._source.name] + _FAST_SECONDS[self._destination.name],
             shortage=shortage,
             terms={
                 "most_fee": str(fee_units),

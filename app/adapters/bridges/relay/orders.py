@@ -209,7 +209,6 @@ _RELAY_STATUSES = {
     "refunded": BridgePhase.REFUNDED,  # the documentation has had both
 }
 
-
 _RELAY_OUTPUT = "details", "currencyOut"
 
 

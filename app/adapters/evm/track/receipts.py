@@ -241,7 +241,7 @@ class NonceHistoryReader(EvmConnection):
             if nonce:
                 # A seller can give one nonce to several payers. None of our authorizations is valid for a day.
                 own, until = keccak(bytes.fromhex(payer[2:]) + nonce), int(clock.now().timestamp()) + 86_400
-                terms = OpenAuthorization(payer, nonce, until, since).as_terms()
+                terms = OpenAuthorization(payer, nonce.hex(), until, since).as_terms()
                 yield sent(("0x" + own.hex(), "0x" + nonce.hex()), terms)
             else:
                 found = require(endpoint.ask(calls.transaction(tx_hash)), EndpointError("unexpected_answer"))

@@ -27,11 +27,9 @@ _WORD, _KEY_BYTES, _SIGNATURE_BYTES = 32, 64, 65
 _TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 _COINBASE, _SAFE = ({kind: frozenset(known) for kind, known in _TABLES[name].items()} for name in ("coinbase", "safe"))
 
-SINGLETON_SLOT = 0
-IMPLEMENTATION_SLOT = 0x360894A13BA1A3210667C828492DB98DCA3E2076CC3735A920A3CA505D382BBC
-"""Where EIP-1967 stores it."""
-HANDLER_SLOT = int.from_bytes(keccak(text="fallback_manager.handler.address"))
-SLOTS = (SINGLETON_SLOT, IMPLEMENTATION_SLOT, HANDLER_SLOT)
+_EIP_1967_SLOT = 0x360894A13BA1A3210667C828492DB98DCA3E2076CC3735A920A3CA505D382BBC
+SLOTS = 0, _EIP_1967_SLOT, int.from_bytes(keccak(text="fallback_manager.handler.address"))
+"""Of a Safe's singleton, of the implementation of another proxy, and of a Safe's fallback handler."""
 
 OWNER_AT_INDEX = Function("contract_wallet", "ownerAtIndex")
 _CREATE_ACCOUNT = Function("wallet_factory", "createAccount")

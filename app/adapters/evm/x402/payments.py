@@ -203,7 +203,7 @@ class EvmPaymentSigner:
     def authorize(self, intent: PaymentIntent, prepared: Terms, signer: Signer, *, now: int) -> AuthorizedPayment:
         """Sign an authorization; the token, or Permit2, accepts its nonce once."""
         nonce, end = intent.nonce or secrets.token_bytes(32), now + intent.validity_seconds
-        opened = OpenAuthorization(signer.evm_address, nonce, end, intent.since_block)
+        opened = OpenAuthorization(signer.evm_address, nonce.hex(), end, intent.since_block)
         extensions = {}
         if _method(intent.extra) == PERMIT2_METHOD:
             # Permit2 accepts its deadline itself, too.
