@@ -60,7 +60,7 @@ from app.state import Ports
 from shopper.process import browser_discovery
 from signer.client import RemoteVault, SignerClient
 
-PortT = TypeVar("PortT")
+T = TypeVar("T")
 _NO_KEY = SecretStr("")
 _RATE_LIMITS = {
     "jupiter": ("30 per minute", "60 per minute"),
@@ -82,17 +82,19 @@ def build(settings: Settings) -> Ports:
         exchanges[ChainName.SOLANA] = JupiterExchange(solana, settings.jupiter_url, jupiter)
     chains: dict[ChainName, Chain] = {**evm, ChainName.SOLANA: solana}
     signer = SignerClient(settings.signer_socket) if settings.signer_socket else None
+
+    def by_chain(of_evm: Callable[[EvmChain], T], of_solana: Callable[[SolanaChain], T]) -> Mapping[ChainName, T]:
+        return MappingProxyType({**{name: of_evm(each) for name, each in evm.items()}, solana.name: of_solana(solana)})
+
     return Ports(
         chains=MappingProxyType(chains),
         swap_exchanges=MappingProxyType(exchanges),
-        facilitators=_by_chain(
-            evm,
-            solana,
+        facilitators=by_chain(
             lambda chain: EvmFacilitator(chain, confirmations=settings.confirmations(chain.name, of_deposits=True)),
             SolanaFacilitator,
         ),
-        payment_signers=_by_chain(evm, solana, EvmPaymentSigner, SolanaPaymentSigner),
-        sponsors=_by_chain(evm, solana, EvmTransferSponsor, SolanaTransferSponsor),
+        payment_signers=by_chain(EvmPaymentSigner, SolanaPaymentSigner),
+        sponsors=by_chain(EvmTransferSponsor, SolanaTransferSponsor),
         bridges=MappingProxyType(bridges_between(settings, chains)),
         vault=_vault(settings) if signer is None else RemoteVault(settings.encryption_key_list(), signer),
         signer=signer,
@@ -228,15 +230,6 @@ def _solana_chain(settings: Settings, *, urls: Sequence[str] = ()) -> SolanaChai
         commitment=settings.solana_commitment,
         estimates_fees=settings.solana_priority_fee_estimate,
     )
-
-
-def _by_chain(
-    evm: Mapping[ChainName, EvmChain],
-    solana: SolanaChain,
-    of_evm: Callable[[EvmChain], PortT],
-    of_solana: Callable[[SolanaChain], PortT],
-) -> Mapping[ChainName, PortT]:
-    return MappingProxyType({**{name: of_evm(chain) for name, chain in evm.items()}, solana.name: of_solana(solana)})
 
 
 def _prices(settings: Settings, evm: Mapping[ChainName, EvmChain], jupiter: ServiceAccess) -> PriceFeed:

@@ -146,8 +146,13 @@ def list_endpoints(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 def example_request(document: dict[str, Any]) -> dict[str, Any] | None:
     """Return a request for the endpoint with the fewest required values; the first of those. None without endpoints."""
-    found = limits.operations(document)
-    chosen = min(found, key=lambda each: _required_inputs(document, each[1], each[3]), default=None)
+
+    def required_inputs(found: tuple[str, dict[str, Any], str, dict[str, Any]]) -> tuple[bool, int]:
+        _path, item, _method, operation = found
+        needed = [each for each in _parameters(document, item, operation) if each.get("required") is True]
+        return "requestBody" in operation, len(needed)
+
+    chosen = min(limits.operations(document), key=required_inputs, default=None)
     if chosen is None:
         return None
     path, item, method, operation = chosen
@@ -175,13 +180,6 @@ def _summary(operation: Mapping[str, Any]) -> str:
         if isinstance(text, str) and (line := _single_line(text.strip().split("\n")[0])):
             return line
     return ""
-
-
-def _required_inputs(
-    document: Mapping[str, Any], item: Mapping[str, Any], operation: Mapping[str, Any]
-) -> tuple[bool, int]:
-    needed = [parameter for parameter in _parameters(document, item, operation) if parameter.get("required") is True]
-    return "requestBody" in operation, len(needed)
 
 
 def _body(document: Mapping[str, Any], operation: Mapping[str, Any]) -> str | None:

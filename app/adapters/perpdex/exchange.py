@@ -27,6 +27,7 @@ from app.core.money import TokenAmount
 from app.core.strict_json import parse_response
 from app.ports import perpdex
 from app.ports.errors import Rejected, Unreachable
+from app.ports.perpdex import PerpdexTopic
 
 T = TypeVar("T")
 
@@ -80,40 +81,32 @@ class _Book(ForeignModel):
     levels: Annotated[tuple[_Objects, _Objects], Strict(strict=False)]
 
 
+def _objects_in(member: str) -> Callable[[object], object]:
+    return reader(Annotated[_Objects, parsed(itemgetter(member))])
+
+
 _read_orders: Callable[[object], tuple[_Order, ...]] = reader(Items[_Order])
 _LIGHT, _HEAVY = 2, 20
-_QUERIES: Mapping[perpdex.PerpdexTopic, tuple[str, int, Callable[[object], object]]] = {
-    perpdex.PerpdexTopic.ACCOUNT: (
-        "clearinghouseState",
-        _LIGHT,
-        reader(Annotated[_Objects, parsed(itemgetter("assetPositions"))]),
-    ),
-    perpdex.PerpdexTopic.SPOT: (
-        "spotClearinghouseState",
-        _LIGHT,
-        reader(Annotated[_Objects, parsed(itemgetter("balances"))]),
-    ),
-    perpdex.PerpdexTopic.ORDERS: ("frontendOpenOrders", _HEAVY, _read_orders),
-    perpdex.PerpdexTopic.FILLS: ("userFills", _HEAVY, reader(_Objects)),
-    perpdex.PerpdexTopic.MARKETS: ("meta", _HEAVY, _Meta.read),
-    perpdex.PerpdexTopic.FUNDING: (
-        "metaAndAssetCtxs",
-        _HEAVY,
-        reader(Annotated[tuple[_Meta, _Objects], Strict(strict=False)]),
-    ),
-    perpdex.PerpdexTopic.MIDS: ("allMids", _LIGHT, reader(Annotated[Items[Text], parsed(lambda mids: mids.values())])),
-    perpdex.PerpdexTopic.BOOK: ("l2Book", _LIGHT, reader(_Book | None)),
+_QUERIES: Mapping[PerpdexTopic, tuple[str, int, Callable[[object], object]]] = {
+    PerpdexTopic.ACCOUNT: ("clearinghouseState", _LIGHT, _objects_in("assetPositions")),
+    PerpdexTopic.SPOT: ("spotClearinghouseState", _LIGHT, _objects_in("balances")),
+    PerpdexTopic.ORDERS: ("frontendOpenOrders", _HEAVY, _read_orders),
+    PerpdexTopic.FILLS: ("userFills", _HEAVY, reader(_Objects)),
+    PerpdexTopic.MARKETS: ("meta", _HEAVY, _Meta.read),
+    PerpdexTopic.FUNDING: ("metaAndAssetCtxs", _HEAVY, reader(Annotated[tuple[_Meta, _Objects], Strict(strict=False)])),
+    PerpdexTopic.MIDS: ("allMids", _LIGHT, reader(Annotated[Items[Text], parsed(lambda mids: mids.values())])),
+    PerpdexTopic.BOOK: ("l2Book", _LIGHT, reader(_Book | None)),
 }
 """The type in the request, the weight ("Rate limits"), and the check of the response."""
 
 
-def read(topic: perpdex.PerpdexTopic, document: perpdex.Json) -> perpdex.Json:
+def read(topic: PerpdexTopic, document: perpdex.Json) -> perpdex.Json:
     """Return the document for a topic; None for the book of an unknown market. Raises: Unreachable."""
     _type, _weight, check = _QUERIES[topic]
     _checked(check, document)
-    if topic is perpdex.PerpdexTopic.FUNDING:
+    if topic is PerpdexTopic.FUNDING:
         return _rates(*document)
-    if topic is perpdex.PerpdexTopic.BOOK and document is not None:
+    if topic is PerpdexTopic.BOOK and document is not None:
         bids, asks = document["levels"]
         return {"bids": bids, "asks": asks, "time": document.get("time")}
     return document
@@ -206,7 +199,7 @@ class HyperliquidExchange:
             raise
         self._outage.end()
         # One more for every twenty fills.
-        surplus = -(-len(document) // 20) if query.topic is perpdex.PerpdexTopic.FILLS else 0
+        surplus = -(-len(document) // 20) if query.topic is PerpdexTopic.FILLS else 0
         return perpdex.PerpdexReply(content, surplus)
 
     def bundled_markets(self) -> tuple[date, tuple[perpdex.PerpMarket, ...]] | None:

@@ -9,6 +9,7 @@ depository is used.
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -140,11 +141,9 @@ class OrderService(ABC):
 
     def _read_state(self, path: str, query: Mapping[str, str], read: Callable[[object], T]) -> T:
         response = self._states.get(self._url + path, query=query)
-        try:
+        with suppress(Unreachable):
             if response.status in (HTTPStatus.OK, HTTPStatus.NOT_FOUND):
                 return response.read(read)
-        except Unreachable:
-            pass
         raise Unreachable("bridge_service")
 
 

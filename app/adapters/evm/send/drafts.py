@@ -12,7 +12,7 @@ from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import MULTICALL3
 from app.adapters.evm.foreign_tokens import CONTRACT_TERM, EvmTokenReader
 from app.adapters.evm.send import refusals, transactions
-from app.adapters.evm.send.transactions import CallTarget, FeeTerms, GasPrice, encode_signed, fields_of, target_of
+from app.adapters.evm.send.transactions import CallTarget, FeeTerms, GasPrice, encode, fields_of, target_of
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.core.money import TokenAmount
 from app.ports.chain import CONTRACT, Shortage, StoredTransaction, Terms, TransactionDraft, TransferIntent
@@ -149,7 +149,7 @@ class EvmDrafter(EvmTokenReader):
         if deployment.gas_price_oracle is not None:
             # As large as possible, and a few bytes too many: the oracle adds a signature itself.
             placeholder = fields_of(deployment.chain_id, _PLACEHOLDER_NONCE, _PLACEHOLDER_FEE, target)
-            inner.append(contracts.L1_FEE.at(deployment.gas_price_oracle, encode_signed(placeholder, 1, 1, 1)))
+            inner.append(contracts.L1_FEE.at(deployment.gas_price_oracle, encode(placeholder, 1, 1, 1)))
         sequence = calls.nonce(sender)
         figures = contracts.multicall(inner, read=_balances_and_l1_fee)
         # As many blocks as geth's own suggestion is made of.

@@ -256,7 +256,7 @@ class NonceHistoryReader(EvmConnection):
             y_parity = fields["v"] if fields.get("yParity") is None else fields["yParity"]
             signature = y_parity, int.from_bytes(fields["r"]), int.from_bytes(fields["s"])
             unsigned = transactions.fields_of(self.deployment.chain_id, found.nonce, fee, target)
-            raw = transactions.encode_signed(unsigned, *signature)
+            raw = transactions.encode(unsigned, *signature)
         except Exception:  # of any class, by what the node has sent
             return None, {}
         # What replaces a call is the same call.
