@@ -210,12 +210,8 @@ class CoinGeckoPrices:
         return "CoinGeckoPrices()"
 
     def read(self) -> Mapping[Token, int]:
-        query = {
-            "ids": ",".join(_COINS.values()),
-            "vs_currencies": "usd",
-            "include_last_updated_at": "true",
-            "precision": "full",
-        }
+        ids = ",".join(_COINS.values())
+        query = {"ids": ids, "vs_currencies": "usd", "include_last_updated_at": "true", "precision": "full"}
         response = self._http.get(self._url, query=query)
         return prices_in(response, _COINS, _recent_nanos, source=type(self).__name__)
 

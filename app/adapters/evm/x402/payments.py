@@ -156,12 +156,12 @@ def vrs(signature: str) -> tuple[int, bytes, bytes]:
 
 PERMIT2_METHOD = "permit2"
 SPONSORING = "eip2612GasSponsoring"
-PERMIT2_TRANSFER_STRUCT = (
+PERMIT2_STRUCT = (
     "PermitWitnessTransferFrom"
     "(TokenPermissions permitted,address spender,uint256 nonce,uint256 deadline,Witness witness)"
     "TokenPermissions(address token,uint256 amount)"
-    "Witness(address to,uint256 validAfter)"
 )
+PERMIT2_TRANSFER_STRUCT = PERMIT2_STRUCT + "Witness(address to,uint256 validAfter)"
 PERMIT_STRUCT = "Permit(address owner,address spender,uint256 value,uint256 nonce,uint256 deadline)"
 
 
