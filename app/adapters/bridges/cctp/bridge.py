@@ -116,7 +116,8 @@ class CctpBridge:
         proof = transfer.proof
         attested: BurnAttestation | None = None
         if not proof or _is_forwarded(transfer.terms):
-            with suppress(*([Unreachable] if proof else [])):  # a proof remains valid
+            tolerated = (Unreachable,) if proof else ()  # a proof remains valid
+            with suppress(*tolerated):
                 attested = self._attestations.burn_attestation(DOMAINS[self._source.name], transfer.source_hash)
         if not proof:
             if attested is None or attested.message is None or attested.attestation is None:

@@ -5,7 +5,7 @@ deadline, and the contract shows it unused at that block.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import Any, Self
 
@@ -44,7 +44,8 @@ class OpenAuthorization:
     @classmethod
     def from_terms(cls, terms: Terms) -> Self | None:
         """Read the output of `as_terms`; None for the terms of a transaction."""
-        return cls(**dict[str, Any](terms)) if "authorization_nonce" in terms else None
+        known: dict[str, Any] = {each.name: terms[each.name] for each in fields(cls) if each.name in terms}
+        return cls(**known) if "authorization_nonce" in known else None
 
     def as_terms(self) -> Terms:
         return asdict(self)
