@@ -15,6 +15,7 @@ from app.ports.specifications import MAX_BYTES, MAX_SECONDS, Specification
 
 _log = structlog.get_logger(__name__)
 _COMMAND = ("-m", "app.adapters.openapi_reader.child")
+_QUEUE_SECONDS = 10.0
 _ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"}
 
 
@@ -28,7 +29,7 @@ class OpenApiReader:
         encoded = document.encode(errors="surrogatepass")
         if len(encoded) > MAX_BYTES:
             raise _invalid("The document exceeds the limit of 1 MiB.")
-        if not self._semaphore.acquire(timeout=10.0):
+        if not self._semaphore.acquire(timeout=_QUEUE_SECONDS):
             raise Unreachable("busy")
         try:
             result = self._run(encoded)
