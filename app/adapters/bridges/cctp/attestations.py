@@ -110,4 +110,5 @@ def _parsed(response: HttpResponse, read: Callable[[object], T]) -> T:
         _log.warning("attestation_service_refused", status=response.status)
     except foreign.MalformedResponseError as error:
         _log.warning("attestation_response_invalid", reason=str(error))
+        raise Unreachable("attestation_service") from None
     raise Unreachable("attestation_service")
