@@ -29,8 +29,6 @@ PUBLIC_SANDBOX_MESSAGE = (
 _URL_SEPARATORS = re.compile(r"[/?&=@:]")
 _MIN_HIDDEN_CHARACTERS = 8
 """Shorter texts are no keys, and occur by chance."""
-_JUPITER_URL = "https://api.jup.ag"
-_SANDBOX_JUPITER_URL = "http://127.0.0.1:18549"
 REQUIRED = ("secret_key", "code_peppers", "encryption_keys")
 """The settings without a default; `./run` generates them for the sandbox."""
 
@@ -323,7 +321,8 @@ class Settings(BaseSettings):
     @property
     def jupiter_url(self) -> str:
         """Return Jupiter's base URL; in the sandbox that of its stand-in."""
-        return self.upstreams.jupiter_base_url or (_SANDBOX_JUPITER_URL if self.is_sandbox else _JUPITER_URL)
+        default = "http://127.0.0.1:18549" if self.is_sandbox else "https://api.jup.ag"
+        return self.upstreams.jupiter_base_url or default
 
     def secret_texts(self) -> frozenset[str]:
         """Return every secret of the operator that a text may contain, parts of URLs with keys included."""

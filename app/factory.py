@@ -90,7 +90,6 @@ from app.web.reference import Reference
 from server.pool import ResourcePool
 
 ROOT = Path(__file__).resolve().parent.parent
-_RECURSION_LIMIT = 1000
 # Some add views to another module's blueprint.
 _MODULES_WITH_ROUTES = (
     agents, device, wallets, buying, approvals, events, usage, payments, platform, lookups, shared_budgets, trading,
@@ -123,7 +122,7 @@ def create_app(settings: Settings | None = None, *, ports: Ports | None = None) 
     """Make the application. Opens no connection, so that a server may make it before it forks."""
     settings = settings or Settings.load()
     # A dependency of eth-account raises the limit to 100 000 on import, more than the C stack of a thread holds.
-    sys.setrecursionlimit(_RECURSION_LIMIT)
+    sys.setrecursionlimit(1000)
     telemetry.configure_logs(settings.log_level)
     telemetry.init_traces(settings.otel_exporter_otlp_endpoint)
     telemetry.init_error_reports(settings.sentry_dsn.get_secret_value(), network=settings.network.value)

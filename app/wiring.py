@@ -21,9 +21,9 @@ from app.adapters.bridges.deployments import LIFI_URLS, PORTALS, RELAY_URLS
 from app.adapters.bridges.ether import PortalBridge
 from app.adapters.bridges.relay.bridge import OrderBridge
 from app.adapters.bridges.relay.orders import LifiOrderService, OrderService, RelayOrderService
-from app.adapters.evm import probes as evm_probes
 from app.adapters.evm.chain import EvmChain
 from app.adapters.evm.contracts.deployments import DEPLOYMENTS as EVM_DEPLOYMENTS
+from app.adapters.evm.probes import EvmEndpointProbes
 from app.adapters.evm.x402.facilitator import EvmFacilitator
 from app.adapters.evm.x402.payments import EvmPaymentSigner
 from app.adapters.evm.x402.sponsor import EvmTransferSponsor
@@ -35,9 +35,9 @@ from app.adapters.rate_limited_http import ServiceAccess
 from app.adapters.redis_stores import RedisCounterStore, RqQueue
 from app.adapters.shopper import BrowserShopper
 from app.adapters.smtp import SmtpMailer
-from app.adapters.solana import probes as solana_probes
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS as SOLANA_DEPLOYMENTS
+from app.adapters.solana.probes import SolanaEndpointProbes
 from app.adapters.solana.x402.facilitator import SolanaFacilitator
 from app.adapters.solana.x402.payments import SolanaPaymentSigner
 from app.adapters.solana.x402.sponsor import SolanaTransferSponsor
@@ -52,7 +52,7 @@ from app.core.chains import ETH, TOKENS_BY_SYMBOL, USDC, ChainName
 from app.core.money import nanos_from_usd
 from app.ports.bridges import BridgeProvider, BridgeRoute
 from app.ports.chain import Chain
-from app.ports.probes import Probe
+from app.ports.probes import Probe, probes_of
 from app.ports.services import PriceFeed
 from app.ports.shopper import Shopper
 from app.ports.swaps import SwapExchange
@@ -60,7 +60,7 @@ from app.state import Ports
 from shopper.process import browser_discovery
 from signer.client import RemoteVault, SignerClient
 
-PortT = TypeVar("PortT")
+T = TypeVar("T")
 _NO_KEY = SecretStr("")
 _RATE_LIMITS = {
     "jupiter": ("30 per minute", "60 per minute"),
@@ -82,17 +82,19 @@ def build(settings: Settings) -> Ports:
         exchanges[ChainName.SOLANA] = JupiterExchange(solana, settings.jupiter_url, jupiter)
     chains: dict[ChainName, Chain] = {**evm, ChainName.SOLANA: solana}
     signer = SignerClient(settings.signer_socket) if settings.signer_socket else None
+
+    def by_chain(of_evm: Callable[[EvmChain], T], of_solana: Callable[[SolanaChain], T]) -> Mapping[ChainName, T]:
+        return MappingProxyType({**{name: of_evm(each) for name, each in evm.items()}, solana.name: of_solana(solana)})
+
     return Ports(
         chains=MappingProxyType(chains),
         swap_exchanges=MappingProxyType(exchanges),
-        facilitators=_by_chain(
-            evm,
-            solana,
+        facilitators=by_chain(
             lambda chain: EvmFacilitator(chain, confirmations=settings.confirmations(chain.name, of_deposits=True)),
             SolanaFacilitator,
         ),
-        payment_signers=_by_chain(evm, solana, EvmPaymentSigner, SolanaPaymentSigner),
-        sponsors=_by_chain(evm, solana, EvmTransferSponsor, SolanaTransferSponsor),
+        payment_signers=by_chain(EvmPaymentSigner, SolanaPaymentSigner),
+        sponsors=by_chain(EvmTransferSponsor, SolanaTransferSponsor),
         bridges=MappingProxyType(bridges_between(settings, chains)),
         vault=_vault(settings) if signer is None else RemoteVault(settings.encryption_key_list(), signer),
         signer=signer,
@@ -127,11 +129,11 @@ def _probes(settings: Settings) -> list[Probe]:
     found: list[Probe] = []
     for name in (ChainName.ETHEREUM, ChainName.BASE, ChainName.SOLANA):
         for number, url in enumerate(_rpc_urls(name, settings), 1):
-            system = f"{name.value} {number}"
             if name is ChainName.SOLANA:
-                found += solana_probes.probes(_solana_chain(settings, urls=[url]), system)
+                asked: object = SolanaEndpointProbes(_solana_chain(settings, urls=[url]))
             else:
-                found += evm_probes.probes(_evm_chain(name, settings, urls=[url]), system)
+                asked = EvmEndpointProbes(_evm_chain(name, settings, urls=[url]))
+            found += probes_of(asked, f"{name.value} {number}")
     sources: dict[str, prices.PriceSource] = {}
     if not settings.is_sandbox:
         sources["jupiter"] = prices.JupiterPrices(settings.jupiter_url, _jupiter_access(settings))
@@ -228,15 +230,6 @@ def _solana_chain(settings: Settings, *, urls: Sequence[str] = ()) -> SolanaChai
         commitment=settings.solana_commitment,
         estimates_fees=settings.solana_priority_fee_estimate,
     )
-
-
-def _by_chain(
-    evm: Mapping[ChainName, EvmChain],
-    solana: SolanaChain,
-    of_evm: Callable[[EvmChain], PortT],
-    of_solana: Callable[[SolanaChain], PortT],
-) -> Mapping[ChainName, PortT]:
-    return MappingProxyType({**{name: of_evm(chain) for name, chain in evm.items()}, solana.name: of_solana(solana)})
 
 
 def _prices(settings: Settings, evm: Mapping[ChainName, EvmChain], jupiter: ServiceAccess) -> PriceFeed:

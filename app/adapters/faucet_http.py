@@ -9,9 +9,6 @@ from app.core.foreign import ForeignModel
 from app.core.money import TokenAmount
 from app.ports.errors import Rejected, Unreachable
 
-_CONNECT_SECONDS = 1.0
-_TOTAL_SECONDS = 20.0
-
 
 class _Payment(ForeignModel):
     tx_hash: str
@@ -20,7 +17,7 @@ class _Payment(ForeignModel):
 class HttpFaucet:
     def __init__(self, url: str) -> None:
         self._url = f"{url.rstrip('/')}/pay"
-        self._http = HttpClient(connect_seconds=_CONNECT_SECONDS, total_seconds=_TOTAL_SECONDS)
+        self._http = HttpClient(connect_seconds=1.0, total_seconds=20.0)
 
     def pay(self, reference: str, *, chain: ChainName, address: str, amount: TokenAmount) -> None:
         """Pay once per reference. Raises: Rejected("faucet_refused"); Unreachable, also if a response was lost."""

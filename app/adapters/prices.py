@@ -40,11 +40,9 @@ _RETRY_SECONDS = 1.0
 """How long an unknown price is remembered as unknown."""
 _MAX_STALE_SECONDS = 30.0
 """Up to this age a price is returned instead of waiting for the thread that reads a newer one."""
-_LAST_KNOWN_SECONDS = 3600.0
 _FALLBACK_SECONDS = 60.0
 """Public price services count requests, so their responses and failures are cached longer."""
 _MAX_PLAUSIBLE_USD = Decimal(10**9)
-_NANO = Decimal(1).scaleb(-9)
 _WIDE = Context(prec=60)
 
 _log = structlog.get_logger(__name__)
@@ -61,7 +59,7 @@ def nanos_from_json(value: object) -> int:
     usd = Decimal(value) if type(value) is int else value
     if not isinstance(usd, Decimal) or not usd.is_finite() or not 0 < usd < _MAX_PLAUSIBLE_USD:
         raise ValueError("not a plausible price")
-    return int(usd.quantize(_NANO, rounding=ROUND_CEILING, context=_WIDE).scaleb(9, context=_WIDE))
+    return int(usd.quantize(Decimal("1E-9"), rounding=ROUND_CEILING, context=_WIDE).scaleb(9, context=_WIDE))
 
 
 PriceNanos = Annotated[int, foreign.parsed(nanos_from_json)]
@@ -135,7 +133,7 @@ class MarketPriceFeed:
                         self._read()
                 finally:
                     self._lock.release()
-        return self._newest((token, with_exchanges), max_age=_LAST_KNOWN_SECONDS)
+        return self._newest((token, with_exchanges), max_age=3600.0)
 
     def _newest(self, key: tuple[Token, bool], *, max_age: float) -> PriceRange | None:
         found, read_at = self._known.get(key, (None, 0.0))
@@ -191,12 +189,9 @@ class _SourceReader:
         return plausible
 
 
-_CONNECT_SECONDS = 2.0
-_TOTAL_SECONDS = 5.0
 _MAX_AGE_SECONDS = 600
 _CLOCK_SKEW_SECONDS = 60
 _COINS = {ETH: "ethereum", SOL: "solana"}
-_PRO_HOST = "//pro-api."
 
 
 class _CoinGeckoPrice(ForeignModel):
@@ -208,19 +203,15 @@ class CoinGeckoPrices:
     def __init__(self, base_url: str, *, api_key: str) -> None:
         """Store the API's base address and a key; paid keys have a separate host and header."""
         self._url = f"{base_url.rstrip('/')}/simple/price"
-        self._headers = {"x-cg-pro-api-key" if _PRO_HOST in base_url else "x-cg-demo-api-key": api_key}
-        self._http = HttpClient(connect_seconds=_CONNECT_SECONDS, total_seconds=_TOTAL_SECONDS, headers=self._headers)
+        self._headers = {"x-cg-pro-api-key" if "//pro-api." in base_url else "x-cg-demo-api-key": api_key}
+        self._http = HttpClient(connect_seconds=2.0, total_seconds=5.0, headers=self._headers)
 
     def __repr__(self) -> str:
         return "CoinGeckoPrices()"
 
     def read(self) -> Mapping[Token, int]:
-        query = {
-            "ids": ",".join(_COINS.values()),
-            "vs_currencies": "usd",
-            "include_last_updated_at": "true",
-            "precision": "full",
-        }
+        ids = ",".join(_COINS.values())
+        query = {"ids": ids, "vs_currencies": "usd", "include_last_updated_at": "true", "precision": "full"}
         response = self._http.get(self._url, query=query)
         return prices_in(response, _COINS, _recent_nanos, source=type(self).__name__)
 
@@ -233,9 +224,6 @@ def _recent_nanos(entry: object) -> int:
     return price.usd_nanos
 
 
-_JUPITER_SECONDS = 5.0
-_WAIT_SECONDS = 2.0
-"""All readers of prices wait for the one that reads them."""
 _MINTS = {
     SOL: "So11111111111111111111111111111111111111112",
     # Ether on Solana, bridged by Wormhole.
@@ -250,9 +238,8 @@ class _JupiterPrice(ForeignModel):
 class JupiterPrices:
     def __init__(self, base_url: str, access: ServiceAccess = KEYLESS) -> None:
         self._url = f"{base_url.rstrip('/')}/price/v3"
-        self._http = RateLimitedClient(
-            SERVICE, access, KEY_HEADER, total_seconds=_JUPITER_SECONDS, wait_seconds=_WAIT_SECONDS
-        )
+        # All readers of prices wait for the one that reads them.
+        self._http = RateLimitedClient(SERVICE, access, KEY_HEADER, total_seconds=5.0, wait_seconds=2.0)
 
     def read(self) -> Mapping[Token, int]:
         response = self._http.get(self._url, query={"ids": ",".join(_MINTS.values())})
@@ -263,8 +250,6 @@ class JupiterPrices:
 
 _LATEST_ROUND = Function("chainlink_aggregator", "latestRoundData")
 """Chainlink's: round, answer, start, time of the answer, round of the answer."""
-_NANOS_PER_ANSWER = 10
-"""Feeds of dollar prices return 10^-8 USD."""
 
 
 class ChainlinkPrices:
@@ -284,5 +269,6 @@ class ChainlinkPrices:
                 continue  # no feed at this address of this chain
             _round, answer, _started_at, updated_at, _answered_in = latest
             if answer > 0 and now - updated_at <= feed.max_age_seconds:
-                prices[token] = answer * _NANOS_PER_ANSWER
+                # Feeds of dollar prices return 10^-8 USD.
+                prices[token] = answer * 10
         return prices

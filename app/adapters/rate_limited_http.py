@@ -17,7 +17,6 @@ from app.ports.errors import PortError, Rejected, Unreachable
 AwaitPermit = Callable[[float], None]
 """Waits until a request is within the limit of all processes, at most this many seconds. Raises: RateLimited."""
 RATE_LIMITED = "rate_limited"
-_CONNECT_SECONDS = 3.0
 _MAX_ATTEMPTS = 3
 _MAX_CLOSED_SECONDS = 7_200
 """The longest window of a documented limit: a wrong header must not close a service until the process ends."""
@@ -59,7 +58,7 @@ class RateLimitedClient(HttpClient):
         wait_seconds: float = _WAIT_SECONDS,
     ) -> None:
         headers = access.headers(key_header)
-        super().__init__(connect_seconds=_CONNECT_SECONDS, total_seconds=total_seconds, headers=headers)
+        super().__init__(connect_seconds=3.0, total_seconds=total_seconds, headers=headers)
         self._service = service
         self._await_permit = access.await_permit
         self._wait_seconds = wait_seconds

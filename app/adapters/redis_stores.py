@@ -28,10 +28,8 @@ SERIALIZER = "json"
 """Workers must be started with the same one."""
 
 _SOCKET_TIMEOUT_SECONDS = 0.25
-_BACKOFF_SECONDS = 1.0
 _BUCKET_SECONDS = 10
 _CREDENTIALS = frozenset({"username", "password", "credential_provider"})
-_WAITING_TTL_SECONDS = 60
 # A release that counts something else under an old name uses another key.
 _COUNTERS_KEY = "purser:counters:1"
 _MAX_SERIES = 50_000
@@ -104,7 +102,7 @@ class RqQueue:
         try:
             result = operation()
         except RedisError as error:
-            self._backoff_until = time.monotonic() + _BACKOFF_SECONDS
+            self._backoff_until = time.monotonic() + 1.0
             # The error's text can quote the address of a managed Redis; its class is enough.
             self._outage.begin(type(error).__name__)
             return otherwise
@@ -124,7 +122,7 @@ class RqQueue:
             try:
                 queue.enqueue_call(
                     func=job.value, args=arguments, job_id=candidate, unique=True, timeout=job.timeout_seconds,
-                    ttl=_WAITING_TTL_SECONDS, result_ttl=0, failure_ttl=FAILURE_TTL_SECONDS,
+                    ttl=60, result_ttl=0, failure_ttl=FAILURE_TTL_SECONDS,
                 )  # fmt: skip
             except DuplicateJobError:
                 if self._is_waiting(candidate):

@@ -75,9 +75,9 @@ _PAIR_BYTES = 2 * _KEY_BYTES
 _WALLET_BYTES = [each + _PAIR_BYTES for each in _PHRASE_BYTES.values()]
 _NONCE_BYTES = 12
 _DIGEST_BYTES = 32
+_MOST_THREADS = 8
 _MAC_INFO = b"purser/authenticated-rows/v1"
 _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
-_MOST_THREADS = 8
 # Keys of wallets, and those that open an imported phrase. A wallet is retired without its key being opened, so under a
 # key service the location has the first table for all of them.
 WALLET_TABLES = ("wallet_keys", "retired_keys", "key_transfers")
@@ -218,7 +218,7 @@ class LocalVault(_NonCopyable):
         return key_id in self._mac_keys and hmac.compare_digest(self._mac(key_id, message).encode(), mac.encode())
 
     def _mac(self, key_id: str, message: bytes) -> str:
-        return f"{key_id}.{_encode(hmac.digest(self._mac_keys[key_id], message, 'sha256'))}"
+        return f"{key_id}.{hpke.encode(hmac.digest(self._mac_keys[key_id], message, 'sha256'))}"
 
     def create_wallet(self, location: SecretLocation) -> NewWallet:
         """Seal new entropy of 128 bits with its keys: to derive them for each signature would take two milliseconds."""
@@ -275,7 +275,7 @@ def _unreadable() -> Rejected:
 
 def _encrypt(key: AESGCM, secret: bytes, location: SecretLocation) -> str:
     nonce = secrets.token_bytes(_NONCE_BYTES)
-    return _encode(nonce + key.encrypt(nonce, secret, _associated_data(location)))
+    return hpke.encode(nonce + key.encrypt(nonce, secret, _associated_data(location)))
 
 
 def _decrypt(key: AESGCM, text: str, location: SecretLocation) -> bytes:
@@ -292,14 +292,10 @@ def _associated_data(location: SecretLocation) -> bytes:
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
-def _encode(body: bytes) -> str:
-    return base64.urlsafe_b64encode(body).rstrip(b"=").decode()
-
-
 def _decode(text: str) -> bytes:
     try:
         body = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except ValueError:
         return b""
     # The last letter has spare bits; only one spelling of a ciphertext is accepted.
-    return body if _encode(body) == text else b""
+    return body if hpke.encode(body) == text else b""

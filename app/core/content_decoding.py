@@ -3,7 +3,6 @@
 import zlib
 from collections.abc import Iterator
 
-_MAX_CHUNK_BYTES = 256 * 1024
 # A few kilobytes can expand without bound; no legitimate response is larger than this.
 _MAX_DECODED_BYTES = 256 * 1024 * 1024
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
@@ -38,7 +37,7 @@ class InflateDecoder:
         self._received += len(chunk)
         while waiting:
             try:
-                piece = self._inflate.decompress(waiting, _MAX_CHUNK_BYTES)
+                piece = self._inflate.decompress(waiting, 256 * 1024)
             except zlib.error:
                 raise UndecodableResponse from None
             waiting = self._inflate.unconsumed_tail

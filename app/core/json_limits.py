@@ -20,17 +20,8 @@ _PLAIN, _ESCAPED, _WIDE = 1, 3, 11
 _COLON = re.compile(rb"[ \t\r\n]*:")
 
 
-class JsonTooDeepError(ValueError):
-    """The text is nested deeper than allowed."""
-
-
-class JsonTooLargeError(ValueError):
-    """There are more names and values than allowed: `found` of them in the first `read` bytes."""
-
-    def __init__(self, found: int, read: int) -> None:
-        super().__init__(f"{found} values in {read} bytes")
-        self.found = found
-        self.read = read
+class JsonLimitError(ValueError):
+    """The text exceeds a limit; the message, after the name of the text, may be shown to whoever sent it."""
 
 
 @dataclass(slots=True)
@@ -44,7 +35,7 @@ class JsonFootprint:
 
 
 def measure_json(text: bytes, *, max_depth: int, max_values: int | None = None) -> JsonFootprint:
-    """Measure a text, valid or not, as far as a decoder reads it. Raises: JsonTooDeepError; JsonTooLargeError."""
+    """Measure a text, valid or not, as far as a decoder reads it. Raises: JsonLimitError."""
     footprint = JsonFootprint()
     position, depth, short_bytes, short_weight = 0, 0, len(text), _ESCAPED
     # The unterminated string at the end of a piece: its start, and the cost of a byte of it.
@@ -73,7 +64,8 @@ def measure_json(text: bytes, *, max_depth: int, max_values: int | None = None) 
         opening = brackets.count(b"[") + brackets.count(b"{")
         footprint.values += outside.count(b",") + outside.count(b":") + opening
         if max_values is not None and footprint.values > max_values:
-            raise JsonTooLargeError(footprint.values, position)
+            found = f"{footprint.values} in its first {position} bytes. Send it in several requests."
+            raise JsonLimitError(f"has more than {max_values} names and values: {found}")
         if depth + opening <= max_depth:
             depth += 2 * opening - len(brackets)
         else:
@@ -111,7 +103,7 @@ def _depth_after(brackets: bytes, depth: int, max_depth: int) -> int:
     for bracket in brackets:
         depth += 1 if bracket in _OPENING else -1
         if depth > max_depth:
-            raise JsonTooDeepError
+            raise JsonLimitError(f"is nested deeper than {max_depth} levels.")
         if depth < 0:
             break
     return depth

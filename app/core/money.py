@@ -17,7 +17,6 @@ _AMOUNT = re.compile(r"[0-9]{1,60}(?:\.[0-9]{1,40})?", re.ASCII)
 # The default context rounds silently at 28 digits; this one raises.
 _EXACT_CONTEXT = Context(prec=120, traps=[Inexact, InvalidOperation])
 _COMPARISON_CONTEXT = Context(prec=120, rounding=ROUND_HALF_EVEN, traps=[InvalidOperation])
-_ONE_NANO = Decimal("1E-9")
 # A double has 53 bits. A sum of a few decimal numbers differs only in the last of them.
 _SIGNIFICANT_BITS = 48
 
@@ -91,7 +90,7 @@ def usd_without_float_noise(usd: Decimal) -> Decimal:
     itself, becomes that number; any other is returned unchanged. A positive number never becomes zero, which as a limit
     means unlimited.
     """
-    rounded = _COMPARISON_CONTEXT.quantize(usd, _ONE_NANO)
+    rounded = _COMPARISON_CONTEXT.quantize(usd, Decimal("1E-9"))
     tolerance = _COMPARISON_CONTEXT.multiply(
         _COMPARISON_CONTEXT.abs(_COMPARISON_CONTEXT.subtract(usd, rounded)), Decimal(2**_SIGNIFICANT_BITS)
     )

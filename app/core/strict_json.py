@@ -13,7 +13,7 @@ from functools import lru_cache
 from json import decoder
 from typing import Any, NoReturn
 
-from app.core.json_limits import JsonFootprint, JsonTooDeepError, JsonTooLargeError, measure_json
+from app.core.json_limits import JsonFootprint, JsonLimitError, measure_json
 from app.errors import InvalidInput
 
 MAX_DEPTH = 32
@@ -41,7 +41,7 @@ class JsonNumber:
         return Decimal(self.text)
 
 
-def _reject_constant(_name: str) -> NoReturn:
+def reject_constant(_name: str) -> NoReturn:
     raise ValueError("NaN and Infinity are not JSON")
 
 
@@ -64,13 +64,8 @@ def parse_json(
         if reserve is not None:
             reserve(found.memory_bytes)
         return _decode_json(body, found)
-    except JsonTooDeepError:
-        raise InvalidInput(f"The request body is nested deeper than {max_depth} levels.") from None
-    except JsonTooLargeError as error:
-        raise InvalidInput(
-            f"The request body has more than {max_values} names and values: {error.found} in its first {error.read} "
-            "bytes. Send it in several requests."
-        ) from None
+    except JsonLimitError as error:
+        raise InvalidInput(f"The request body {error}") from None
     except (ValueError, RecursionError):
         raise InvalidInput("The request body is not valid JSON.") from None
 
@@ -88,7 +83,7 @@ def parse_response(
     *,
     max_depth: int = 64,
     parse_float: Callable[[str], Any] = _parse_fraction,
-    parse_constant: Callable[[str], Any] = _reject_constant,
+    parse_constant: Callable[[str], Any] = reject_constant,
 ) -> Any:
     """Parse another service's JSON; `parse_constant` is for NaN and Infinity, else refused. Raises: ValueError."""
     # Without as many brackets there cannot be as many levels.
@@ -164,7 +159,7 @@ def _request_decoder(parse_float: Callable[[str], Any]) -> json.JSONDecoder:
         parse_float=parse_float,
         parse_int=_parse_integer,
         object_pairs_hook=_build_object,
-        parse_constant=_reject_constant,
+        parse_constant=reject_constant,
     )
 
 

@@ -19,7 +19,6 @@ from app.extensions import Base
 
 StateT = TypeVar("StateT", bound=StrEnum)
 
-
 _NO_PARAMETERS: Mapping[str, Any] = {}
 
 

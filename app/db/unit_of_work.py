@@ -87,7 +87,6 @@ class _Unit:
                 _log.exception("after_commit_failed")
 
 
-_SNAPSHOT_SECONDS = 900
 _READS = re.compile(r"\s*(?:SELECT|WITH|SHOW|EXPLAIN|PRAGMA)\b", re.IGNORECASE)
 # Common table expressions that write, and row locks (FOR UPDATE among them).
 _WRITES_OR_LOCKS = re.compile(r"\b(?:INSERT|UPDATE|DELETE|MERGE|FOR\s+(?:KEY\s+)?SHARE)\b", re.IGNORECASE)
@@ -189,7 +188,7 @@ def snapshot() -> Iterator[Session]:
         if session.get_bind().dialect.name == "postgresql":
             connection = session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
             # It reads whole tables and locks none, so that the timeout of requests does not apply.
-            connection.exec_driver_sql(f"SET LOCAL statement_timeout = {_SNAPSHOT_SECONDS * 1000}")
+            connection.exec_driver_sql("SET LOCAL statement_timeout = '900s'")
         else:
             session.connection().exec_driver_sql("BEGIN DEFERRED")
         unit.is_read_only = True

@@ -145,9 +145,8 @@ BridgeRoute = tuple[ChainName, ChainName, Token]
 class BridgeProvider(Protocol):
     """One bridge protocol. Services it depends on are trusted with nothing that can be verified."""
 
-    @property
-    def name(self) -> str:
-        """The stored name by which a bridge finds its adapter again."""
+    name: str
+    """The stored name by which a bridge finds its adapter again."""
 
     def quote(self, request: BridgeRequest) -> BridgeOffer:
         """Return the terms of a bridge."""

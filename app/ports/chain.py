@@ -19,7 +19,6 @@ from app.ports.vault import Signer
 Terms = Mapping[str, str | int | None]
 """An adapter's own data about a transaction (gas, fees, …), storable as JSON and opaque to feature packages."""
 
-
 CONTRACT = "contract"
 
 
@@ -284,13 +283,10 @@ class ChainDiagnosis:
 class Chain(Protocol):
     """One chain on which wallets hold and transfer tokens, behind all endpoints that the operator configured."""
 
-    @property
-    def name(self) -> ChainName:
-        """The chain's name in the API."""
-
-    @property
-    def block_time(self) -> timedelta:
-        """The time between two blocks; zero where blocks are made on demand."""
+    name: ChainName
+    """The chain's name in the API."""
+    block_time: timedelta
+    """The time between two blocks; zero where blocks are made on demand."""
 
     def diagnose(self) -> ChainDiagnosis:
         """Query every endpoint, and one of them for the contracts. Never raises for an endpoint that fails.

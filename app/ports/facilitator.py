@@ -57,9 +57,8 @@ class PaymentAsset:
 class PaymentSigner(Protocol):
     """Signs the scheme `exact` of x402 on one chain."""
 
-    @property
-    def asset(self) -> PaymentAsset:
-        """The only asset that is paid with."""
+    asset: PaymentAsset
+    """The only asset that is paid with."""
 
     def canonical_recipient(self, text: str) -> str | None:
         """Return the canonical spelling of an address that can be paid, or None for anything else. No I/O."""
@@ -145,13 +144,10 @@ class MeteredScheme(Protocol):
 
 
 class Facilitator(Protocol):
-    @property
-    def name(self) -> ChainName:
-        """The chain's name in the API."""
-
-    @property
-    def asset(self) -> PaymentAsset:
-        """The asset that payments are made in."""
+    name: ChainName
+    """The chain's name in the API."""
+    asset: PaymentAsset
+    """The asset that payments are made in."""
 
     @property
     def metered(self) -> MeteredScheme | None:

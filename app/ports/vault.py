@@ -60,9 +60,8 @@ KeyService = Callable[[str, str, str], str]
 class Vault(Protocol):
     """Seals secrets under the operator's encryption keys; `sealed` texts start with the id of their key."""
 
-    @property
-    def current_key_id(self) -> str:
-        """The key of new MACs, and of new data except wallets' keys."""
+    current_key_id: str
+    """The key of new MACs, and of new data except wallets' keys."""
 
     def sealing_key_id(self, table: str) -> str:
         """Return the key that seals new data of a table; a sealed text that starts with another id awaits rotation."""

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from solders.account import Account
 from solders.keypair import Keypair
+from solders.message import MessageV0
 from solders.pubkey import Pubkey
 from solders.token import ID as TOKEN_PROGRAM
 from solders.token.state import TokenAccount, TokenAccountState
@@ -21,7 +22,7 @@ from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS
 from app.adapters.solana.send import tokens, transactions
 from app.core.chains import SOL, USDC, Token
-from app.ports.chain import TransactionStatus
+from app.ports.chain import TransactionDraft, TransactionStatus
 from app.ports.errors import Rejected, Unreachable
 from solana_node import USDC_MINT, SolanaNode
 from tests.support.evm import Calls, json_reply, proxy, spoil
@@ -58,6 +59,23 @@ def _refusal(chain: SolanaChain, sender: SolanaPerson, to: str, units: int, toke
 
 def _fee(chain: SolanaChain, sender: SolanaPerson, to: str, token: Token = SOL) -> int:
     return chain.draft(intent(sender, to, WHOLE_SOL // 10 if token == SOL else 1, token)).fee_units
+
+
+def _message(draft: TransactionDraft) -> MessageV0:
+    message = transactions.decode(str(draft.terms["transaction"])).message
+    assert isinstance(message, MessageV0)
+    return message
+
+
+def _price(draft: TransactionDraft) -> int:
+    """Return the price of the second instruction, in micro-lamports per unit."""
+    data = bytes(_message(draft).instructions[1].data)
+    assert data[0] == 3
+    return int.from_bytes(data[1:], "little")
+
+
+def _creates_account(draft: TransactionDraft) -> bool:
+    return ASSOCIATED_TOKEN_PROGRAM_ID in _message(draft).account_keys
 
 
 def _token_account(*, owner: Pubkey, frozen: bool = False, units: int = 0) -> Account:
@@ -107,7 +125,7 @@ def test_creating_the_recipients_token_account_is_part_of_the_fee(node: SolanaNo
     to_known = chain.draft(intent(sender, holder.address, 1, USDC))
 
     assert to_new.fee_units - to_known.fee_units == TOKEN_RENT
-    assert (to_new.terms["creates_account"], to_known.terms["creates_account"]) == (1, 0)
+    assert (_creates_account(to_new), _creates_account(to_known)) == (True, False)
 
 
 def test_sol_at_the_token_accounts_address_counts_towards_its_rent(node: SolanaNode, chain: SolanaChain) -> None:
@@ -333,7 +351,7 @@ def test_priority_fees_follow_the_market_up_to_a_ceiling(node: SolanaNode) -> No
         for market in (0, 40_000, 10**15):
             between.after = spoil("getRecentPrioritizationFees", [{"slot": 1, "prioritizationFee": market}] * 150)
             draft = chain.draft(intent(sender, to, WHOLE_SOL // 10))
-            prices.append(draft.terms["micro_lamports_per_unit"])
+            prices.append(_price(draft))
             assert draft.fee_units < 20_000
     assert prices == [1, 40_000, 5_000_000]
 
@@ -345,7 +363,7 @@ def test_priority_fees_follow_busy_accounts_or_the_estimate_of_the_endpoints(nod
 
         def price(*, estimates_fees: bool) -> object:
             chain = SolanaChain(deployment, rpc_urls=[between.url], estimates_fees=estimates_fees)
-            return chain.draft(intent(sender, to, WHOLE_SOL // 10)).terms["micro_lamports_per_unit"]
+            return _price(chain.draft(intent(sender, to, WHOLE_SOL // 10)))
 
         market = spoil("getRecentPrioritizationFees", [{"slot": 1, "prioritizationFee": 700}] * 150)
         between.after = market

@@ -70,7 +70,7 @@ class Attacker:
         }  # fmt: skip
 
     def signed_by(self, fields: dict[str, Any]) -> str:
-        return str(Account.recover_transaction(transactions.encode_signed(fields, *self.ask(fields))))
+        return str(Account.recover_transaction(transactions.encode(fields, *self.ask(fields))))
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core import json_limits
-from app.core.json_limits import JsonTooDeepError, JsonTooLargeError, measure_json
+from app.core.json_limits import JsonLimitError, measure_json
 from app.core.strict_json import parse_response
 
 _MEBIBYTE = 1024 * 1024
@@ -24,7 +25,7 @@ _VALUES = st.recursive(
 def is_nested_too_deeply(text: bytes, max_depth: int) -> bool:
     try:
         measure_json(text, max_depth=max_depth)
-    except JsonTooDeepError:
+    except JsonLimitError:
         return True
     return False
 
@@ -67,10 +68,11 @@ def test_the_count_is_never_below_the_number_of_values(value: object) -> None:
 
 
 def test_a_text_with_too_many_values_is_not_read_to_its_end() -> None:
-    with pytest.raises(JsonTooLargeError) as error:
+    with pytest.raises(JsonLimitError) as error:
         measure_json(b"[" + b"0," * _MEBIBYTE, max_depth=32, max_values=1000)
-    assert error.value.found > 1000
-    assert error.value.read < _MEBIBYTE
+    allowed, found, read = map(int, re.findall("[0-9]+", str(error.value)))
+    assert allowed == 1000 < found
+    assert read < _MEBIBYTE
 
 
 # A scan that restarts at every quote would take hours, more than the tests' timeout.

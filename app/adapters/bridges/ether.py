@@ -46,7 +46,6 @@ class EtherBridge:
 _DEPOSIT = Function("optimism_portal", "depositTransaction")
 _DEPOSITED_EVENT = ContractEvent("optimism_portal", "TransactionDeposited")
 """Sender, recipient, version, opaque fields."""
-_TYPE = b"\x7e"
 _GAS = 21_000
 """The gas of a plain transfer to oneself; the portal burns about as much on Ethereum."""
 _OPAQUE = 73
@@ -71,12 +70,8 @@ def derived_hashes(receipt: TransactionReceipt | None, *, portal: str, sender: s
             addresses = [bytes.fromhex(address[2:]) for address in (sender, recipient)]
             numbers = [int.from_bytes(opaque[at:end], "big") for at, end in ((0, 32), (32, 64), (64, 72))]
             derived = rlp.encode([source, *addresses, *numbers, 0, opaque[_OPAQUE:]])
-            found.append("0x" + keccak(_TYPE + bytes(derived)).hex())
+            found.append("0x" + keccak(b"\x7e" + bytes(derived)).hex())
     return tuple(found)
-
-
-_TYPICAL_GAS = 120_000
-_TYPICAL_SECONDS = 180
 
 
 class PortalBridge(EtherBridge):
@@ -88,12 +83,12 @@ class PortalBridge(EtherBridge):
 
     def quote(self, request: bridges.BridgeRequest) -> bridges.BridgeOffer:
         """Return the only offer: the full amount, in some minutes."""
-        return bridges.BridgeOffer(request, "Base's portal", fee_units=0, seconds=_TYPICAL_SECONDS, terms={})
+        return bridges.BridgeOffer(request, "Base's portal", fee_units=0, seconds=180, terms={})
 
     def prepare(self, offer: bridges.BridgeOffer) -> tuple[bridges.BridgeStep, ...]:
         request = offer.request
         target = deposit_call(self._portal, request.recipient, request.amount.units)
-        return self._draft_deposit(request, target, gas=_TYPICAL_GAS)
+        return self._draft_deposit(request, target, gas=120_000)
 
     def progress(self, transfer: bridges.BridgeTransfer) -> bridges.BridgeProgress:
         """Find the transaction on Base that results from the deposit. Raises: Unreachable."""

@@ -198,7 +198,6 @@ def _has_decimal_number(result: object, name: str | None = None) -> bool:
 
 
 MAX_BATCH = 100
-_MAX_RESPONSE_BYTES = 64 * 2**20
 
 
 class EvmRpc(JsonRpc):
@@ -218,7 +217,7 @@ class EvmRpc(JsonRpc):
             if units(found) != chain_id:
                 raise EndpointError("wrong_chain", perhaps_executed=False)
 
-        http = HttpClient(connect_seconds=connect_seconds, total_seconds=read_seconds, max_bytes=_MAX_RESPONSE_BYTES)
+        http = HttpClient(connect_seconds=connect_seconds, total_seconds=read_seconds, max_bytes=64 * 2**20)
         super().__init__(
             chain, urls, lambda: call(lambda eth: eth.chain_id, check), http=http, max_batch=MAX_BATCH,
             first_number=first_number,

@@ -1,7 +1,5 @@
 """Probes of an EVM endpoint: the reads of each feature, by the feature's own code."""
 
-from collections.abc import Iterator
-
 from app.adapters.evm import calls
 from app.adapters.evm.calls import MAX_BATCH, read_logs
 from app.adapters.evm.chain import EvmChain
@@ -13,18 +11,13 @@ from app.core.chains import Family, native
 from app.core.money import TokenAmount
 from app.ports.chain import TransferIntent, WatchedAddress
 from app.ports.errors import Rejected
-from app.ports.probes import ADDRESSES, Probe, UnexpectedAnswer, probes_of
+from app.ports.probes import ADDRESSES, UnexpectedAnswer
 
 _ADDRESS = ADDRESSES[Family.EVM]
 """On public chains it holds ether, so that a transfer from it can be simulated."""
-_LOG_BLOCKS = 2_000
 
 
-def probes(chain: EvmChain, system: str) -> Iterator[Probe]:
-    return probes_of(_EvmEndpointProbes(chain), system)
-
-
-class _EvmEndpointProbes:
+class EvmEndpointProbes:
     def __init__(self, chain: EvmChain) -> None:
         self._chain = chain
 
@@ -71,7 +64,7 @@ class _EvmEndpointProbes:
         rpc, last = self._chain.rpc, self._chain.head().number
         topics = contracts.TRANSFER_EVENT.topics(None, [_ADDRESS])
         usdc = self._chain.deployment.usdc
-        first = max(0, last - _LOG_BLOCKS + 1)
+        first = max(0, last - 2_000 + 1)
         found = rpc.run_on_first(lambda endpoint: [*read_logs(endpoint, usdc, topics, first=first, last=last)])
         return f"{sum(len(logs) for _, logs in found)} in {last - first + 1} blocks, read in {len(found)} queries"
 

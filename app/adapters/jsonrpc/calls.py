@@ -15,7 +15,6 @@ import structlog
 from pydantic import AliasPath, Field
 
 from app.core.foreign import ForeignModel, MalformedResponseError
-from app.core.strict_json import parse_response
 
 T = TypeVar("T")
 
@@ -73,16 +72,6 @@ UNREADABLE = RpcError(0, "unreadable")
 """Represents a result that exceeds the size limit, or does not have the shape that its method promises."""
 
 
-def parse(body: bytes) -> object:
-    """Parse JSON of a limited depth. Raises: MalformedResponseError."""
-    try:
-        # Fractions appear only in figures for people, which are not read here.
-        value: object = parse_response(body, parse_float=str)
-    except ValueError:
-        raise MalformedResponseError("expected JSON of a limited depth") from None
-    return value
-
-
 class _Reply(ForeignModel):
     id: int | None = None
 
@@ -104,20 +93,12 @@ def order_replies(replies: Sequence[Any], *, expected: int) -> Sequence[Mapping[
     return [found[number] for number in range(expected)]
 
 
-def result_of(reply: Mapping[str, object]) -> object:
-    """Return the result of a reply without an error. Raises: MalformedResponseError."""
-    if "result" not in reply:
-        raise MalformedResponseError("expected a result")
-    return reply["result"]
-
-
 def error_of(reply: object) -> RpcError:
     """Return the error of a reply, 8 KiB of each text at most. Raises: MalformedResponseError."""
     error = _ErrorReply.read(reply)
     return RpcError(error.code, error.message[:8192], error.data[:8192] if isinstance(error.data, str) else None)
 
 
-_SENDS = frozenset({"eth_sendRawTransaction", "sendTransaction"})
 _log = structlog.get_logger(__name__)
 
 
@@ -169,7 +150,7 @@ class RpcCall(Generic[T]):
 
     @property
     def sends(self) -> bool:
-        return self.method in _SENDS
+        return self.method in {"eth_sendRawTransaction", "sendTransaction"}
 
     @property
     def result(self) -> T:
@@ -185,11 +166,11 @@ class RpcCall(Generic[T]):
         """Store a reply. Raises: EndpointError for a malformed one that is not tolerated."""
         self.error, self._answers = None, []
         try:
-            if reply.get("error") is None:
-                self._answers = [self.read(result_of(reply))]
-            else:
+            if reply.get("error") is not None:
                 self.error = error_of(reply)
-        except MalformedResponseError as malformed:
+            else:
+                self._answers = [self.read(reply["result"])]
+        except (MalformedResponseError, KeyError) as malformed:
             if not self.tolerates_malformed:
                 raise EndpointError("unexpected_answer") from None
             self.set_unreadable(str(malformed))

@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 import structlog
 
 from app.adapters.http_client import HttpClient, HttpResponse, ResponseTooLargeError
-from app.adapters.jsonrpc.calls import EndpointError, RpcCall, RpcErrorKind, error_of, order_replies, parse
+from app.adapters.jsonrpc.calls import EndpointError, RpcCall, RpcErrorKind, error_of, order_replies
 from app.core.chains import ChainName
-from app.core.foreign import MalformedResponseError
+from app.core.strict_json import parse_response
 from app.observability import counters
 from app.ports.errors import Unreachable
 
@@ -52,13 +52,9 @@ class OutageLog:
 
 T = TypeVar("T")
 
-_LOG_RANGE = 2_000
 _RAISE_LIMIT_AFTER = 20
-_BACKOFF_SECONDS = 10.0
-_MAX_CLOSED_SECONDS = 60
 _WITH_REPLIES = (HTTPStatus.OK, HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 """Alchemy refuses single calls with 400, QuickNode with 413; the error object is in the body."""
-
 
 ChainIdentity = Callable[[], RpcCall[None]]
 """Returns a call for what a chain is recognised by; its reader raises EndpointError("wrong_chain")."""
@@ -98,7 +94,7 @@ class RpcEndpoint:
         self._labels = {"chain": chain.value, "endpoint": str(number)}
         self._outage = OutageLog("rpc_endpoint", name=f"{chain.value} {number}")
         self.number = number
-        self.log_range = AdaptiveLimit(_LOG_RANGE)
+        self.log_range = AdaptiveLimit(2_000)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.number})"
@@ -156,9 +152,9 @@ class RpcEndpoint:
         if failure.backs_off:
             now = time.monotonic()
             self._is_identified = False
-            self._backoff_until = now + _BACKOFF_SECONDS
+            self._backoff_until = now + 10.0
             if failure.retry_after_seconds:
-                self._closed_until = now + min(failure.retry_after_seconds, _MAX_CLOSED_SECONDS)
+                self._closed_until = now + min(failure.retry_after_seconds, 60)
         self._outage.begin(failure.reason)
         counters.RPC_FAILURES.labels(**self._labels, reason=failure.reason).inc()
 
@@ -209,7 +205,8 @@ class RpcEndpoint:
             # 429 and 5xx are the usual ones; public endpoints answer 403 to clients that they blocked.
             raise http_failure
         try:
-            parsed = parse(response.body)
+            # Fractions appear only in figures for people, which are not read here.
+            parsed = parse_response(response.body, parse_float=str)
             replies = parsed if isinstance(parsed, list) else [parsed]
             if len(chunk) == 1 or len(replies) != 1:
                 return order_replies(replies, expected=len(chunk))
@@ -217,7 +214,7 @@ class RpcEndpoint:
             refusal = error_of(replies[0])
             if refusal.kind.is_outage:
                 raise EndpointError.of(refusal, retry_after_seconds=response.retry_after_seconds)
-        except MalformedResponseError:
+        except ValueError:
             if response.status == HTTPStatus.OK:
                 raise EndpointError("unexpected_answer") from None
             if len(chunk) == 1:

@@ -26,7 +26,6 @@ from app.adapters.openapi_reader.limits import InvalidDocumentError, json_pointe
 from app.ports.specifications import MAX_SECONDS
 
 _PLACEHOLDER = re.compile(r"{([^{}]*)}")
-_MAX_DESCENT = 40
 
 
 class OpenApiSchemas:
@@ -104,7 +103,7 @@ def _own_parameters(
 
 def _most_specific_error(problem: ValidationError) -> ValidationError:
     """If no alternative fits, return the error of the closest one."""
-    for _ in range(_MAX_DESCENT):
+    for _ in range(40):
         branches = getattr(problem.kind, "context", None)
         inner = [error for branch in branches or () for error in branch if "$ref" not in error.message]
         if not inner:
@@ -122,7 +121,6 @@ def _resource(package: str, name: str) -> dict[str, Any]:
     return found
 
 
-_MAX_TEXT = 200
 _MAX_PATH = 500
 _MAX_BODY = 1_000
 _MAX_MEMBERS = 12
@@ -138,12 +136,8 @@ def list_endpoints(document: dict[str, Any]) -> list[dict[str, Any]]:
             "path": path,
             "summary": _summary(operation),
             "parameters": [
-                {
-                    "name": _single_line(parameter["name"]),
-                    "in": parameter["in"],
-                    "required": parameter.get("required") is True,
-                }
-                for parameter in _parameters(document, item, operation)
+                {"name": _single_line(each["name"]), "in": each["in"], "required": each.get("required") is True}
+                for each in _parameters(document, item, operation)
             ],
         }
         for path, item, method, operation in limits.operations(document)
@@ -152,8 +146,13 @@ def list_endpoints(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 def example_request(document: dict[str, Any]) -> dict[str, Any] | None:
     """Return a request for the endpoint with the fewest required values; the first of those. None without endpoints."""
-    found = limits.operations(document)
-    chosen = min(found, key=lambda each: _required_inputs(document, each[1], each[3]), default=None)
+
+    def required_inputs(found: tuple[str, dict[str, Any], str, dict[str, Any]]) -> tuple[bool, int]:
+        _path, item, _method, operation = found
+        needed = [each for each in _parameters(document, item, operation) if each.get("required") is True]
+        return "requestBody" in operation, len(needed)
+
+    chosen = min(limits.operations(document), key=required_inputs, default=None)
     if chosen is None:
         return None
     path, item, method, operation = chosen
@@ -181,13 +180,6 @@ def _summary(operation: Mapping[str, Any]) -> str:
         if isinstance(text, str) and (line := _single_line(text.strip().split("\n")[0])):
             return line
     return ""
-
-
-def _required_inputs(
-    document: Mapping[str, Any], item: Mapping[str, Any], operation: Mapping[str, Any]
-) -> tuple[bool, int]:
-    needed = [parameter for parameter in _parameters(document, item, operation) if parameter.get("required") is True]
-    return "requestBody" in operation, len(needed)
 
 
 def _body(document: Mapping[str, Any], operation: Mapping[str, Any]) -> str | None:
@@ -226,22 +218,19 @@ def _sample(document: Mapping[str, Any], raw: Any, depth: int, *, name: str = "t
 
 def _single_line(text: str) -> str:
     """Return a text on one line, without control and bidirectional characters."""
-    return "".join(letter if unicodedata.category(letter)[0] != "C" else " " for letter in text)[:_MAX_TEXT]
+    return "".join(letter if unicodedata.category(letter)[0] != "C" else " " for letter in text)[:200]
 
 
-READY = b"ready\n"
 _MAX_MEMORY = 1024**3
-_MAX_PROBLEM = 300
-_RECURSION_LIMIT = 3_000
 
 
 def main() -> None:
-    sys.setrecursionlimit(_RECURSION_LIMIT)
+    sys.setrecursionlimit(3_000)
     schemas = OpenApiSchemas()
     # What libraries load at their first use has to be loaded now.
     read_document("\ud800", schemas)
     _drop_privileges()
-    sys.stdout.buffer.write(READY)
+    sys.stdout.buffer.write(b"ready\n")
     sys.stdout.buffer.flush()
     text = sys.stdin.buffer.read().decode(errors="replace")
     sys.stdout.buffer.write(json.dumps(read_document(text, schemas)).encode() + b"\n")
@@ -261,7 +250,7 @@ def read_document(text: str, schemas: OpenApiSchemas) -> dict[str, Any]:
             "example": example_request(document),
         }
     except InvalidDocumentError as error:
-        return {"problem": error.problem[:_MAX_PROBLEM], "place": error.path}
+        return {"problem": error.problem[:300], "place": error.path}
     except MemoryError:
         return {"problem": "Reading the document exceeds the memory limit.", "place": "#"}
     except Exception as error:

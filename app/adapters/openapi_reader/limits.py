@@ -7,14 +7,14 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
+from app.core.strict_json import reject_constant
 from app.ports.specifications import MAX_BYTES, MAX_DEPTH, MAX_OPERATIONS
 
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 MAX_PARAMETERS = 5_000
 _VERSION = re.compile(r"3\.[01]\.[0-9]{1,3}(-.{1,50})?", re.ASCII)
-_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef", "operationRef")
 _POINTER = re.compile(r"#(/.*)?", re.DOTALL)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -37,7 +37,7 @@ def load(text: str) -> dict[str, Any]:
     if len(text.encode(errors="surrogatepass")) > MAX_BYTES:
         raise InvalidDocumentError("The document exceeds the limit of 1 MiB.")
     try:
-        document = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant)
+        document = json.loads(text, object_pairs_hook=_object, parse_constant=reject_constant)
     except InvalidDocumentError:
         raise
     except RecursionError:
@@ -96,7 +96,7 @@ def _check_values(document: dict[str, Any]) -> None:
             # JSON's escapes can contain an unpaired surrogate, which cannot be encoded again.
             raise InvalidDocumentError("A string of the document contains an unpaired surrogate.", json_pointer(path))
         if isinstance(value, dict):
-            for name in _REFERENCES:
+            for name in ("$ref", "$dynamicRef", "$recursiveRef", "operationRef"):
                 if name in value:
                     _check_reference(document, value[name], (*path, name))
             open_values += [(inner, (*path, key)) for key, inner in value.items()]
@@ -150,7 +150,3 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         raise InvalidDocumentError("An object of the document has a duplicate field.")
     return found
-
-
-def _refuse_constant(_name: str) -> NoReturn:
-    raise ValueError("NaN and Infinity are not JSON")

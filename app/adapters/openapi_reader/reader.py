@@ -15,18 +15,14 @@ from app.ports.specifications import MAX_BYTES, MAX_SECONDS, Specification
 
 _log = structlog.get_logger(__name__)
 _COMMAND = ("-m", "app.adapters.openapi_reader.child")
-_ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"}
-_MAX_PROCESSES = 2
 _QUEUE_SECONDS = 10.0
-# Starting is our own work (libraries are loaded) and does not count against the document.
-_START_SECONDS = 30.0
-_MAX_ANSWER_BYTES = 16 * MAX_BYTES
+_ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"}
 
 
 class OpenApiReader:
     def __init__(self, *, max_seconds: float = MAX_SECONDS) -> None:
         self._max_seconds = max_seconds
-        self._semaphore = threading.BoundedSemaphore(_MAX_PROCESSES)
+        self._semaphore = threading.BoundedSemaphore(2)
 
     def read(self, document: str) -> Specification:
         assert_no_unit()
@@ -44,9 +40,10 @@ class OpenApiReader:
         return Specification(result["document"], result["endpoints"], result["example"])
 
     def _run(self, encoded: bytes) -> dict[str, Any]:
-        with child_process.run(*_COMMAND, environment=_ENVIRONMENT, max_line=_MAX_ANSWER_BYTES) as child:
+        with child_process.run(*_COMMAND, environment=_ENVIRONMENT, max_line=16 * MAX_BYTES) as child:
             try:
-                child.read_line(deadline=time.monotonic() + _START_SECONDS)
+                # Starting is our own work (libraries are loaded) and does not count against the document.
+                child.read_line(deadline=time.monotonic() + 30.0)
             except (ChildEndedError, ChildTimeoutError):
                 _log.error("specification_reader_start_failed")
                 raise Unreachable("busy") from None

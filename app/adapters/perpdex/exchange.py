@@ -8,6 +8,7 @@ what is used is checked. The order of an action's keys is part of what is signed
 import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -26,6 +27,7 @@ from app.core.money import TokenAmount
 from app.core.strict_json import parse_response
 from app.ports import perpdex
 from app.ports.errors import Rejected, Unreachable
+from app.ports.perpdex import PerpdexTopic
 
 T = TypeVar("T")
 
@@ -48,9 +50,6 @@ class PerpdexDeployment:
 _FACTS = tomllib.loads(Path(__file__).with_name("deployments.toml").read_text("utf-8"))
 DEPLOYMENTS: Mapping[str, PerpdexDeployment] = {network: PerpdexDeployment(**row) for network, row in _FACTS.items()}
 
-_MAX_SIZE_DECIMALS = 8
-_MAX_MARKETS = 10_000
-_MAX_SYMBOL_LETTERS = 40
 _LARGEST_EXPONENT = 300
 _RATE_MEMBERS = {
     "funding_rate": "funding", "premium": "premium", "mark_price": "markPx", "oracle_price": "oraclePx",
@@ -59,22 +58,14 @@ _RATE_MEMBERS = {
 _Objects = Items[dict[str, Any]]
 
 
-def parse(body: bytes) -> perpdex.Json:
-    """Parse a response's JSON. Raises: Unreachable("unexpected_answer")."""
-    try:
-        return parse_response(body, parse_float=_fraction)
-    except ValueError:
-        raise Unreachable("unexpected_answer") from None
-
-
 class _Order(ForeignModel):
     coin: str
     oid: U64
 
 
 class _Market(ForeignModel):
-    name: Annotated[str, Field(min_length=1, max_length=_MAX_SYMBOL_LETTERS)]
-    sz_decimals: Annotated[int, Field(ge=0, le=_MAX_SIZE_DECIMALS)]
+    name: Annotated[str, Field(min_length=1, max_length=40)]
+    sz_decimals: Annotated[int, Field(ge=0, le=8)]
     max_leverage: Annotated[int, Field(gt=0)] | None = None
     only_isolated: bool | None = None
     margin_mode: Any = None
@@ -83,47 +74,39 @@ class _Market(ForeignModel):
 
 
 class _Meta(ForeignModel):
-    universe: Annotated[Items[_Market], Field(min_length=1, max_length=_MAX_MARKETS)]
+    universe: Annotated[Items[_Market], Field(min_length=1, max_length=10_000)]
 
 
 class _Book(ForeignModel):
     levels: Annotated[tuple[_Objects, _Objects], Strict(strict=False)]
 
 
+def _objects_in(member: str) -> Callable[[object], object]:
+    return reader(Annotated[_Objects, parsed(itemgetter(member))])
+
+
 _read_orders: Callable[[object], tuple[_Order, ...]] = reader(Items[_Order])
 _LIGHT, _HEAVY = 2, 20
-_QUERIES: Mapping[perpdex.PerpdexTopic, tuple[str, int, Callable[[object], object]]] = {
-    perpdex.PerpdexTopic.ACCOUNT: (
-        "clearinghouseState",
-        _LIGHT,
-        reader(Annotated[_Objects, parsed(itemgetter("assetPositions"))]),
-    ),
-    perpdex.PerpdexTopic.SPOT: (
-        "spotClearinghouseState",
-        _LIGHT,
-        reader(Annotated[_Objects, parsed(itemgetter("balances"))]),
-    ),
-    perpdex.PerpdexTopic.ORDERS: ("frontendOpenOrders", _HEAVY, _read_orders),
-    perpdex.PerpdexTopic.FILLS: ("userFills", _HEAVY, reader(_Objects)),
-    perpdex.PerpdexTopic.MARKETS: ("meta", _HEAVY, _Meta.read),
-    perpdex.PerpdexTopic.FUNDING: (
-        "metaAndAssetCtxs",
-        _HEAVY,
-        reader(Annotated[tuple[_Meta, _Objects], Strict(strict=False)]),
-    ),
-    perpdex.PerpdexTopic.MIDS: ("allMids", _LIGHT, reader(Annotated[Items[Text], parsed(lambda mids: mids.values())])),
-    perpdex.PerpdexTopic.BOOK: ("l2Book", _LIGHT, reader(_Book | None)),
+_QUERIES: Mapping[PerpdexTopic, tuple[str, int, Callable[[object], object]]] = {
+    PerpdexTopic.ACCOUNT: ("clearinghouseState", _LIGHT, _objects_in("assetPositions")),
+    PerpdexTopic.SPOT: ("spotClearinghouseState", _LIGHT, _objects_in("balances")),
+    PerpdexTopic.ORDERS: ("frontendOpenOrders", _HEAVY, _read_orders),
+    PerpdexTopic.FILLS: ("userFills", _HEAVY, reader(_Objects)),
+    PerpdexTopic.MARKETS: ("meta", _HEAVY, _Meta.read),
+    PerpdexTopic.FUNDING: ("metaAndAssetCtxs", _HEAVY, reader(Annotated[tuple[_Meta, _Objects], Strict(strict=False)])),
+    PerpdexTopic.MIDS: ("allMids", _LIGHT, reader(Annotated[Items[Text], parsed(lambda mids: mids.values())])),
+    PerpdexTopic.BOOK: ("l2Book", _LIGHT, reader(_Book | None)),
 }
 """The type in the request, the weight ("Rate limits"), and the check of the response."""
 
 
-def read(topic: perpdex.PerpdexTopic, document: perpdex.Json) -> perpdex.Json:
+def read(topic: PerpdexTopic, document: perpdex.Json) -> perpdex.Json:
     """Return the document for a topic; None for the book of an unknown market. Raises: Unreachable."""
     _type, _weight, check = _QUERIES[topic]
     _checked(check, document)
-    if topic is perpdex.PerpdexTopic.FUNDING:
+    if topic is PerpdexTopic.FUNDING:
         return _rates(*document)
-    if topic is perpdex.PerpdexTopic.BOOK and document is not None:
+    if topic is PerpdexTopic.BOOK and document is not None:
         bids, asks = document["levels"]
         return {"bids": bids, "asks": asks, "time": document.get("time")}
     return document
@@ -182,11 +165,6 @@ def format_decimal(number: Decimal) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-_CONNECT_SECONDS = 2.0
-_TOTAL_SECONDS = 5.0
-_MAX_BYTES = 2**23
-"""Two thousand fills are less than a megabyte."""
-_ROWS_PER_WEIGHT = 20
 _BUNDLED = json.loads(Path(__file__).with_name("markets.json").read_text())
 
 
@@ -200,7 +178,8 @@ class HyperliquidExchange:
     def __init__(self, deployment: PerpdexDeployment, *, url: str = "") -> None:
         self._deployment = deployment
         self._info_url = f"{(url or deployment.url).rstrip('/')}/info"
-        self._http = HttpClient(connect_seconds=_CONNECT_SECONDS, total_seconds=_TOTAL_SECONDS, max_bytes=_MAX_BYTES)
+        # Two thousand fills are less than a megabyte.
+        self._http = HttpClient(connect_seconds=2.0, total_seconds=5.0, max_bytes=2**23)
         self._outage = OutageLog("exchange", name="perpdex")
 
     def query_weight(self, query: perpdex.PerpdexQuery) -> int:
@@ -220,7 +199,7 @@ class HyperliquidExchange:
             raise
         self._outage.end()
         # One more for every twenty fills.
-        surplus = -(-len(document) // _ROWS_PER_WEIGHT) if query.topic is perpdex.PerpdexTopic.FILLS else 0
+        surplus = -(-len(document) // 20) if query.topic is PerpdexTopic.FILLS else 0
         return perpdex.PerpdexReply(content, surplus)
 
     def bundled_markets(self) -> tuple[date, tuple[perpdex.PerpMarket, ...]] | None:
@@ -260,7 +239,8 @@ def _document(response: HttpResponse) -> perpdex.Json:
     does not understand, 429 an address's weight used up, 500 with `null` a market unknown to some queries.
     """
     if response.status == HTTPStatus.OK:
-        return parse(response.body)
+        with suppress(ValueError):
+            return parse_response(response.body, parse_float=_fraction)
     if response.status == HTTPStatus.TOO_MANY_REQUESTS:
         raise Unreachable("rate_limited")
     if response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:

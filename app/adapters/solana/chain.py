@@ -20,7 +20,6 @@ from app.adapters.solana.deployments import DEAD_ENDS, SolanaDeployment
 from app.adapters.solana.deposits import SolanaDepositScanner
 from app.adapters.solana.foreign_tokens import SplTokenReader
 from app.adapters.solana.send import drafts, refusals, tokens, transactions
-from app.adapters.solana.send.transactions import TransactionPlan
 from app.adapters.solana.track import account_history, balance_changes
 from app.adapters.solana.track.account_history import HistoryCursor, HistoryProgress, HistoryReadLimits
 from app.adapters.solana.track.authorizations import FEE_SUFFIX, OTHER_VERSION, OpenTransfer
@@ -110,28 +109,17 @@ class SolanaChain(SolanaReceiptPoller, SolanaDepositScanner, SplTokenReader):
 
     def balances(self, address: str) -> chain.Balances:
         """Read SOL and USDC in one request, so both are of the same slot. Raises: Unreachable."""
-        owner = Pubkey.from_string(address)
-        usdc_account = tokens.account_of(owner, self.mint)
-        wallet, usdc = self.rpc.ask(calls.accounts([owner, usdc_account], self.level)).found
-        return chain.Balances(
-            (
-                TokenAmount(wallet.lamports if wallet else 0, SOL),
-                TokenAmount(tokens.units_of(usdc, owner=owner, mint=self.mint), USDC),
-            )
-        )
+        holder = self._holder(address)
+        found = self.rpc.ask(self._holdings([holder], self.level, at_least=None))
+        lamports, usdc_units = self._units(holder, found, place=0)
+        return chain.Balances((TokenAmount(lamports, SOL), TokenAmount(usdc_units, USDC)))
 
     def sign(self, draft: chain.TransactionDraft, signer: Signer, *, sequence: int | None) -> chain.SignedTransaction:
         """Sign a draft. No I/O. Raises: ValueError with a nonce, which Solana does not have, or with a wrong signer."""
         if sequence is not None:
             raise ValueError("a Solana transaction has no nonce")
-        if "transaction" in draft.terms:
-            # Of another kind than a transfer, verified by its adapter; this service pays the fee.
-            terms = {name: draft.terms[name] for name in ("last_valid_block_height", "blockhash_slot")}
-            partial = transactions.decode(str(draft.terms["transaction"]))
-        else:
-            terms, plan = dict(draft.terms), TransactionPlan.from_terms(draft.terms)
-            message = transactions.transfer_message(draft.intent, plan, mint=self.mint)
-            partial = transactions.unsigned_transaction(message)
+        terms = {name: draft.terms[name] for name in ("last_valid_block_height", "blockhash_slot")}
+        partial = transactions.decode(str(draft.terms["transaction"]))
         raw, tx_hash = transactions.sign(partial, signer, sender=draft.intent.sender)
         return chain.SignedTransaction(tx_hash, raw, None, int(terms["last_valid_block_height"] or 0), terms)
 

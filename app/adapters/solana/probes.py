@@ -1,7 +1,5 @@
 """Probes of a Solana endpoint: the reads of each feature, by the feature's own code."""
 
-from collections.abc import Iterator
-
 from solders.commitment_config import CommitmentLevel
 from solders.signature import Signature
 
@@ -14,17 +12,12 @@ from app.core.chains import SOL, Family
 from app.core.money import TokenAmount
 from app.ports.chain import BlockRef, TransactionQuery, TransactionStatus, TransferIntent, WatchedAddress
 from app.ports.errors import Rejected
-from app.ports.probes import ADDRESSES, Probe, UnexpectedAnswer, probes_of
+from app.ports.probes import ADDRESSES, UnexpectedAnswer
 
 _ADDRESS = ADDRESSES[Family.SOLANA]
-_UNKNOWN_SIGNATURE = str(Signature(bytes([1] * 64)))
 
 
-def probes(chain: SolanaChain, system: str) -> Iterator[Probe]:
-    return probes_of(_SolanaEndpointProbes(chain), system)
-
-
-class _SolanaEndpointProbes:
+class SolanaEndpointProbes:
     def __init__(self, chain: SolanaChain) -> None:
         self._chain = chain
 
@@ -58,7 +51,7 @@ class _SolanaEndpointProbes:
         return "read, with a simulated transfer"
 
     def signature_statuses(self) -> str:
-        query = TransactionQuery("probe", _ADDRESS, None, (_UNKNOWN_SIGNATURE,))
+        query = TransactionQuery("probe", _ADDRESS, None, (str(Signature(bytes([1] * 64))),))
         if self._chain.outcomes([query])["probe"].status is not TransactionStatus.WAITING:
             raise UnexpectedAnswer("a transaction that was never signed has a status")
         return "a signature that was never used is unknown"

@@ -20,9 +20,7 @@ from app.ports.errors import Unreachable
 
 T = TypeVar("T")
 
-_TOTAL_SECONDS = 8.0
 _BPS_PER_UNIT = 10_000
-_COMPLETE = "complete"
 _FAST = 1000
 _log = structlog.get_logger(__name__)
 
@@ -55,7 +53,7 @@ class BurnAttestation(foreign.ForeignModel):
     @model_validator(mode="before")
     @classmethod
     def _drop_placeholders(cls, entry: Any) -> Any:
-        is_pending = isinstance(entry, dict) and entry.get("status") != _COMPLETE
+        is_pending = isinstance(entry, dict) and entry.get("status") != "complete"
         return {**entry, "message": None, "attestation": None} if is_pending else entry
 
 
@@ -77,7 +75,7 @@ _read_tiers: Callable[[object], tuple[_Tier, ...]] = foreign.reader(foreign.Item
 class AttestationClient:
     def __init__(self, base_url: str, access: ServiceAccess = KEYLESS) -> None:
         self._url = base_url.rstrip("/")
-        self._http = RateLimitedClient("circle", access, total_seconds=_TOTAL_SECONDS)
+        self._http = RateLimitedClient("circle", access, total_seconds=8.0)
 
     def fees(self, source: int, destination: int, *, forwarded: bool) -> BurnFees:
         """Return the current fees of a burn, with the forwarder's if requested. Raises: Unreachable."""
@@ -106,12 +104,11 @@ class AttestationClient:
 
 def _parsed(response: HttpResponse, read: Callable[[object], T]) -> T:
     """Read a response, or log why that is impossible. Raises: Unreachable."""
-    body = response.json()
-    if response.status != HTTPStatus.OK:
-        _log.warning("attestation_service_refused", status=response.status)
-        raise Unreachable("attestation_service")
     try:
-        return read(body)
+        if response.status == HTTPStatus.OK:
+            return read(response.json())
+        _log.warning("attestation_service_refused", status=response.status)
     except foreign.MalformedResponseError as error:
         _log.warning("attestation_response_invalid", reason=str(error))
         raise Unreachable("attestation_service") from None
+    raise Unreachable("attestation_service")

@@ -1,6 +1,7 @@
 """The `BridgeProvider` port for USDC between any two of the chains."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 
@@ -15,7 +16,7 @@ from app.adapters.bridges.deployments import DOMAINS
 from app.adapters.rate_limited_http import no_quote
 from app.core import clock
 from app.core.chains import USDC, ChainName, Family
-from app.core.money import TokenAmount, value_nanos
+from app.core.money import NANOS_PER_USD, TokenAmount, value_nanos
 from app.ports.bridges import (
     ArrivalNotFound,
     BridgeOffer,
@@ -38,7 +39,6 @@ _FORWARDER_SECONDS = 300
 """How long after the attestation only the forwarder tries."""
 _FAST_SECONDS = {ChainName.ETHEREUM: 20, ChainName.BASE: 8, ChainName.SOLANA: 8}
 _STANDARD_SECONDS = {ChainName.ETHEREUM: 1140, ChainName.BASE: 1140, ChainName.SOLANA: 25}
-_USDC_NANOS = 10**9
 
 _log = structlog.get_logger(__name__)
 
@@ -86,14 +86,12 @@ class CctpBridge:
         finality = messages.STANDARD if fast_units is None else messages.FAST
         if fee_units >= request.amount.units:
             raise Rejected("amount_too_small")
-        seconds = (_STANDARD_SECONDS if fast_units is None else _FAST_SECONDS)[self._source.name]
+        speed, seconds = ("standard", _STANDARD_SECONDS) if fast_units is None else ("fast", _FAST_SECONDS)
         return BridgeOffer(
             request=request,
-            route="CCTP V2, "
-            + ("standard" if fast_units is None else "fast")
-            + ("" if forward_units is None else ", forwarded"),
+            route=f"CCTP V2, {speed}" + ("" if forward_units is None else ", forwarded"),
             fee_units=fee_units,
-            seconds=seconds + _FAST_SECONDS[self._destination.name],
+            seconds=seconds[self._source.name] + _FAST_SECONDS[self._destination.name],
             shortage=shortage,
             terms={
                 "most_fee": str(fee_units),
@@ -118,7 +116,9 @@ class CctpBridge:
         proof = transfer.proof
         attested: BurnAttestation | None = None
         if not proof or _is_forwarded(transfer.terms):
-            attested = self._fetch_attestation(transfer, is_needed=not proof)
+            tolerated = (Unreachable,) if proof else ()  # a proof remains valid
+            with suppress(*tolerated):
+                attested = self._attestations.burn_attestation(DOMAINS[self._source.name], transfer.source_hash)
         if not proof:
             if attested is None or attested.message is None or attested.attestation is None:
                 delay = attested.delay if attested is not None else None
@@ -153,14 +153,6 @@ class CctpBridge:
             bytes.fromhex(transfer.proof["attestation"]),
             failures=transfer.failed_deliveries,
         )
-
-    def _fetch_attestation(self, transfer: BridgeTransfer, *, is_needed: bool) -> BurnAttestation | None:
-        try:
-            return self._attestations.burn_attestation(DOMAINS[self._source.name], transfer.source_hash)
-        except Unreachable:
-            if is_needed:
-                raise
-            return None  # a proof remains valid
 
     def _completed_progress(
         self, transfer: BridgeTransfer, message: CctpMessage, attested: BurnAttestation | None, proof: BridgeProof
@@ -201,7 +193,7 @@ class CctpBridge:
         units = fees.forward_units
         if self._destination.name.family is not Family.EVM or units is None:
             return None, self._mint_shortage(request)
-        value = value_nanos(TokenAmount(units, USDC), _USDC_NANOS)
+        value = value_nanos(TokenAmount(units, USDC), NANOS_PER_USD)
         is_payable = units + other_units < request.amount.units and value <= self._max_forward_nanos
         if is_payable and self._is_fee_small(units, request):
             return units, None

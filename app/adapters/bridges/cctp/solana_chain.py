@@ -32,8 +32,6 @@ from app.ports.bridges import ArrivalNotFound, BridgeArrival, BridgeLegKind, Bri
 from app.ports.chain import BlockRef, Shortage, TransactionDraft, TransferIntent
 from app.ports.errors import Rejected, Unreachable
 
-_READ_SECONDS = 10
-
 
 def _find_at_endpoint(
     endpoint: RpcEndpoint, message: messages.CctpMessage, *, hint: str | None
@@ -58,7 +56,7 @@ def _first_mint(
 ) -> BridgeArrival | ArrivalNotFound | None:
     """Return what the first transaction that used the nonce received; None if none is shown to have."""
     level, kind = CommitmentLevel.Confirmed, TracedTransaction
-    for signature, traced in account_history.transactions(endpoint, signatures, level, kind, max_seconds=_READ_SECONDS):
+    for signature, traced in account_history.transactions(endpoint, signatures, level, kind, max_seconds=10):
         # A replay fails, and lists the account as well.
         if traced is not None and not traced.failed:
             found = _received_mint(signature, traced, message)

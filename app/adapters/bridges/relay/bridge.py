@@ -70,9 +70,6 @@ def _balance_change(chain: EvmChain, receipt: TransactionReceipt, recipient: str
     return held.result - held_before.result, sent.result - sent_before.result
 
 
-_TYPICAL_GAS = 150_000
-
-
 class OrderBridge(EtherBridge):
     def __init__(self, source: EvmChain, destination: EvmChain, service: OrderService) -> None:
         super().__init__(source, destination)
@@ -103,7 +100,7 @@ class OrderBridge(EtherBridge):
         target = CallTarget.from_terms(offer.terms)
         if target is None:
             raise ValueError("this is not an offer of an order")
-        return self._draft_deposit(offer.request, target, gas=_TYPICAL_GAS)
+        return self._draft_deposit(offer.request, target, gas=150_000)
 
     def progress(self, transfer: bridges.BridgeTransfer) -> bridges.BridgeProgress:
         """Read the order's state, and verify it on the chain. Raises: Unreachable."""

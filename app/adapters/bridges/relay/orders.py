@@ -9,6 +9,7 @@ depository is used.
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -88,7 +89,6 @@ def _arguments(
     return arguments
 
 
-_CONNECT_SECONDS = 3.0
 _TOTAL_SECONDS = 12.0
 _TOO_SMALL = ("too_low", "too low", "too small", "gher_than_amount")
 """Words of error codes and messages; LI.FI's FEES_HIGHER_THAN_AMOUNT is misspelled in its documentation."""
@@ -128,7 +128,7 @@ class OrderService(ABC):
         self._url = base_url.rstrip("/")
         self._quotes = RateLimitedClient(self.name, access, self.key_header, total_seconds=_TOTAL_SECONDS)
         self._states = HttpClient(
-            connect_seconds=_CONNECT_SECONDS, total_seconds=_TOTAL_SECONDS, headers=access.headers(self.key_header)
+            connect_seconds=3.0, total_seconds=_TOTAL_SECONDS, headers=access.headers(self.key_header)
         )
 
     @abstractmethod
@@ -141,11 +141,9 @@ class OrderService(ABC):
 
     def _read_state(self, path: str, query: Mapping[str, str], read: Callable[[object], T]) -> T:
         response = self._states.get(self._url + path, query=query)
-        try:
+        with suppress(Unreachable):
             if response.status in (HTTPStatus.OK, HTTPStatus.NOT_FOUND):
                 return response.read(read)
-        except Unreachable:
-            pass
         raise Unreachable("bridge_service")
 
 
@@ -155,7 +153,6 @@ def _refusal_reason(status: int, body: object) -> str:
     return "amount_too_small" if is_small and status < HTTPStatus.INTERNAL_SERVER_ERROR else "quote_unavailable"
 
 
-_LIFI_BRIDGE = "relaydepository"
 _LIFI_STATUSES = {("DONE", "COMPLETED"): BridgePhase.ARRIVED, ("DONE", "REFUNDED"): BridgePhase.REFUNDED}
 """Only these are final; PARTIAL is another token than requested."""
 
@@ -182,7 +179,7 @@ class LifiOrderService(OrderService):
             "fromChain": str(self._source_id), "toChain": str(self._destination_id),
             "fromToken": ZERO_EVM_ADDRESS, "toToken": ZERO_EVM_ADDRESS,
             "fromAmount": str(request.amount.units), "fromAddress": request.sender, "toAddress": request.recipient,
-            "slippage": "0.005", "order": "FASTEST", "allowBridges": _LIFI_BRIDGE,
+            "slippage": "0.005", "order": "FASTEST", "allowBridges": "relaydepository",
         }  # fmt: skip
 
         def parse(body: Any) -> OrderQuote:
@@ -210,7 +207,6 @@ _RELAY_STATUSES = {
     "refund": BridgePhase.REFUNDED,
     "refunded": BridgePhase.REFUNDED,  # the documentation has had both
 }
-
 
 _RELAY_OUTPUT = "details", "currencyOut"
 

@@ -23,7 +23,6 @@ from app.adapters.jsonrpc.calls import RpcCall
 from app.core.chains import Token
 from app.core.foreign import MalformedResponseError
 
-_SELECTOR_BYTES = 4
 _UNREADABLE = (DecodingError, OverflowError, UnicodeDecodeError, Web3Exception)
 _ABIS = json.loads(Path(__file__).with_name("abis.json").read_text())
 _CONTRACTS = {name: WEB3.eth.contract(abi=abi) for name, abi in _ABIS.items()}
@@ -65,7 +64,7 @@ class Function:
 
     def decode(self, data: bytes) -> tuple[Any, ...]:
         """Return the arguments in calldata. Raises: MalformedResponseError for another function or other arguments."""
-        if data[:_SELECTOR_BYTES] != self.selector:
+        if data[:4] != self.selector:
             raise MalformedResponseError("expected a call of another function")
         try:
             _function, arguments = self._contract.decode_function_input(data)

@@ -12,14 +12,12 @@ from app.adapters.evm.contracts import calls as contracts
 from app.adapters.evm.contracts.deployments import MULTICALL3
 from app.adapters.evm.foreign_tokens import CONTRACT_TERM, EvmTokenReader
 from app.adapters.evm.send import refusals, transactions
-from app.adapters.evm.send.transactions import CallTarget, FeeTerms, GasPrice, encode_signed, fields_of, target_of
+from app.adapters.evm.send.transactions import CallTarget, FeeTerms, GasPrice, encode, fields_of, target_of
 from app.adapters.jsonrpc.calls import RpcCall, accept_any_error
 from app.core.money import TokenAmount
 from app.ports.chain import CONTRACT, Shortage, StoredTransaction, Terms, TransactionDraft, TransferIntent
 from app.ports.errors import Rejected
 
-_FEE_BLOCKS = 20  # as many as geth's own suggestion is made of
-_TIP_PERCENTILE = 50
 # The L1 data fee depends on the size of fields that are not known yet: these have the size of large ones, and bytes
 # that do not compress.
 _PLACEHOLDER_NONCE = 0xF1E2_D3C4
@@ -151,10 +149,11 @@ class EvmDrafter(EvmTokenReader):
         if deployment.gas_price_oracle is not None:
             # As large as possible, and a few bytes too many: the oracle adds a signature itself.
             placeholder = fields_of(deployment.chain_id, _PLACEHOLDER_NONCE, _PLACEHOLDER_FEE, target)
-            inner.append(contracts.L1_FEE.at(deployment.gas_price_oracle, encode_signed(placeholder, 1, 1, 1)))
+            inner.append(contracts.L1_FEE.at(deployment.gas_price_oracle, encode(placeholder, 1, 1, 1)))
         sequence = calls.nonce(sender)
         figures = contracts.multicall(inner, read=_balances_and_l1_fee)
-        history = calls.fee_history(_FEE_BLOCKS, _TIP_PERCENTILE)
+        # As many blocks as geth's own suggestion is made of.
+        history = calls.fee_history(blocks=20, percentile=50)
         tip = call(lambda eth: eth.max_priority_fee, fee, tolerates=accept_any_error)
         estimate = _estimate(_estimated(sender, target))
         self.rpc.run(sequence, figures, history, tip, *([estimate] if estimates else []), *also)

@@ -134,14 +134,11 @@ def fields_of(chain_id: int, nonce: int, fee: FeeTerms, target: CallTarget) -> d
 
 def digest_of(fields: Mapping[str, Any]) -> bytes:
     """Return what is signed of the fields of a transaction (EIP-1559)."""
-    return keccak(_encode(fields))
+    return keccak(encode(fields))
 
 
-def encode_signed(fields: Mapping[str, Any], y_parity: int, r: int, s: int) -> bytes:
-    return _encode(fields, y_parity, r, s)
-
-
-def _encode(fields: Mapping[str, Any], *signature: int) -> bytes:
+def encode(fields: Mapping[str, Any], *signature: int) -> bytes:
+    """Return the bytes of a transaction, with the signature's parity, r and s if it is signed."""
     return _EIP_1559 + bytes(rlp.encode([*(fields[name] for name in _ENCODED), [], *signature]))
 
 
@@ -160,7 +157,7 @@ def sign(fields: Mapping[str, Any], signer: Signer, *, sender: str) -> tuple[byt
     """Return the signed bytes and their hash. Raises: ValueError for another key than the sender's."""
     if signer.evm_address != sender:
         raise ValueError("another key than the sender's would sign the transaction")
-    raw = encode_signed(fields, *signer.sign_transaction(fields))
+    raw = encode(fields, *signer.sign_transaction(fields))
     return raw, hash_of(raw)
 
 

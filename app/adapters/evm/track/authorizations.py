@@ -5,7 +5,7 @@ deadline, and the contract shows it unused at that block.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import Any, Self
 
@@ -34,7 +34,7 @@ class OpenAuthorization:
     """What identifies an authorization on the chain, as the terms of its signed bytes hold it."""
 
     payer: str
-    nonce: bytes
+    authorization_nonce: str
     valid_before: int
     since_block: int
     """No block before it can hold its use."""
@@ -44,19 +44,15 @@ class OpenAuthorization:
     @classmethod
     def from_terms(cls, terms: Terms) -> Self | None:
         """Read the output of `as_terms`; None for the terms of a transaction."""
-        if "authorization_nonce" not in terms:
-            return None
-        return cls(
-            str(terms["payer"]), bytes.fromhex(str(terms["authorization_nonce"])), int(terms["valid_before"] or 0),
-            int(terms["since_block"] or 0), str(terms["permit2_recipient"]) if terms.get("permit2_recipient") else None,
-        )  # fmt: skip
+        known: dict[str, Any] = {each.name: terms[each.name] for each in fields(cls) if each.name in terms}
+        return cls(**known) if "authorization_nonce" in known else None
 
     def as_terms(self) -> Terms:
-        return {
-            "authorization_nonce": self.nonce.hex(), "payer": self.payer,
-            "valid_before": self.valid_before, "since_block": self.since_block,
-            "permit2_recipient": self.permit2_recipient,
-        }  # fmt: skip
+        return asdict(self)
+
+    @property
+    def nonce(self) -> bytes:
+        return bytes.fromhex(self.authorization_nonce)
 
     def state_at(self, usdc: str) -> MulticallItem:
         """Return the call that reads whether it was used, for `is_used`."""

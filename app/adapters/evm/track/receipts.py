@@ -241,7 +241,7 @@ class NonceHistoryReader(EvmConnection):
             if nonce:
                 # A seller can give one nonce to several payers. None of our authorizations is valid for a day.
                 own, until = keccak(bytes.fromhex(payer[2:]) + nonce), int(clock.now().timestamp()) + 86_400
-                terms = OpenAuthorization(payer, nonce, until, since).as_terms()
+                terms = OpenAuthorization(payer, nonce.hex(), until, since).as_terms()
                 yield sent(("0x" + own.hex(), "0x" + nonce.hex()), terms)
             else:
                 found = require(endpoint.ask(calls.transaction(tx_hash)), EndpointError("unexpected_answer"))
@@ -256,7 +256,7 @@ class NonceHistoryReader(EvmConnection):
             y_parity = fields["v"] if fields.get("yParity") is None else fields["yParity"]
             signature = y_parity, int.from_bytes(fields["r"]), int.from_bytes(fields["s"])
             unsigned = transactions.fields_of(self.deployment.chain_id, found.nonce, fee, target)
-            raw = transactions.encode_signed(unsigned, *signature)
+            raw = transactions.encode(unsigned, *signature)
         except Exception:  # of any class, by what the node has sent
             return None, {}
         # What replaces a call is the same call.

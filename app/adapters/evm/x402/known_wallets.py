@@ -17,21 +17,19 @@ from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
 from app.adapters.evm.contracts.calls import Function
+from app.core.chains import ZERO_EVM_ADDRESS
 from app.core.foreign import MalformedResponseError
 from app.ports.chain import Terms
 from app.ports.errors import Rejected
 
-_ZERO = "0x" + "0" * 40
 _WORD, _KEY_BYTES, _SIGNATURE_BYTES = 32, 64, 65
 
 _TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 _COINBASE, _SAFE = ({kind: frozenset(known) for kind, known in _TABLES[name].items()} for name in ("coinbase", "safe"))
 
-SINGLETON_SLOT = 0
-IMPLEMENTATION_SLOT = 0x360894A13BA1A3210667C828492DB98DCA3E2076CC3735A920A3CA505D382BBC
-"""Where EIP-1967 stores it."""
-HANDLER_SLOT = int.from_bytes(keccak(text="fallback_manager.handler.address"))
-SLOTS = (SINGLETON_SLOT, IMPLEMENTATION_SLOT, HANDLER_SLOT)
+_EIP_1967_SLOT = 0x360894A13BA1A3210667C828492DB98DCA3E2076CC3735A920A3CA505D382BBC
+SLOTS = 0, _EIP_1967_SLOT, int.from_bytes(keccak(text="fallback_manager.handler.address"))
+"""Of a Safe's singleton, of the implementation of another proxy, and of a Safe's fallback handler."""
 
 OWNER_AT_INDEX = Function("contract_wallet", "ownerAtIndex")
 _CREATE_ACCOUNT = Function("wallet_factory", "createAccount")
@@ -101,7 +99,7 @@ def contract_owner(owner: bytes) -> str | None:
 def _assert_harmless(initializer: bytes) -> None:
     """Check that the initializer of a Safe runs no foreign code and makes no payment."""
     _owners, _threshold, to, data, handler, _token, payment, _receiver = _decode(_SETUP, initializer)
-    risky = to != _ZERO
+    risky = to != ZERO_EVM_ADDRESS
     if risky and to in _SAFE["setups"]:
         (singleton,) = _decode(_SETUP_TO_L2, data)
         risky = singleton not in _SAFE["singletons"]

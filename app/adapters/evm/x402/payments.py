@@ -156,12 +156,12 @@ def vrs(signature: str) -> tuple[int, bytes, bytes]:
 
 PERMIT2_METHOD = "permit2"
 SPONSORING = "eip2612GasSponsoring"
-PERMIT2_TRANSFER_STRUCT = (
+PERMIT2_STRUCT = (
     "PermitWitnessTransferFrom"
     "(TokenPermissions permitted,address spender,uint256 nonce,uint256 deadline,Witness witness)"
     "TokenPermissions(address token,uint256 amount)"
-    "Witness(address to,uint256 validAfter)"
 )
+PERMIT2_TRANSFER_STRUCT = PERMIT2_STRUCT + "Witness(address to,uint256 validAfter)"
 PERMIT_STRUCT = "Permit(address owner,address spender,uint256 value,uint256 nonce,uint256 deadline)"
 
 
@@ -171,9 +171,6 @@ def sign_permit(
     """Sign that a contract may take these units of USDC until a deadline (EIP-2612)."""
     values = (signer.evm_address, spender, units, nonce, deadline)
     return signatures.sign(PERMIT_STRUCT, values, usdc_domain(deployment), signer)
-
-
-_NONCE_BYTES = 32
 
 
 class EvmPaymentSigner:
@@ -205,8 +202,8 @@ class EvmPaymentSigner:
 
     def authorize(self, intent: PaymentIntent, prepared: Terms, signer: Signer, *, now: int) -> AuthorizedPayment:
         """Sign an authorization; the token, or Permit2, accepts its nonce once."""
-        nonce, end = intent.nonce or secrets.token_bytes(_NONCE_BYTES), now + intent.validity_seconds
-        opened = OpenAuthorization(signer.evm_address, nonce, end, intent.since_block)
+        nonce, end = intent.nonce or secrets.token_bytes(32), now + intent.validity_seconds
+        opened = OpenAuthorization(signer.evm_address, nonce.hex(), end, intent.since_block)
         extensions = {}
         if _method(intent.extra) == PERMIT2_METHOD:
             # Permit2 accepts its deadline itself, too.

@@ -12,7 +12,7 @@ from app.adapters.evm.send import refusals
 from app.adapters.evm.send.transactions import CallTarget, FeeTerms
 from app.adapters.evm.x402 import payments
 from app.adapters.evm.x402.payments import EvmPaymentSigner, SignedAuthorization
-from app.core.chains import USDC, native
+from app.core.chains import USDC
 from app.core.money import TokenAmount
 from app.ports.chain import CONTRACT, AvailableFunds, Shortage, TransferIntent
 from app.ports.errors import Rejected
@@ -30,7 +30,6 @@ class EvmTransferSponsor:
     def __init__(self, chain: EvmChain) -> None:
         self._chain = chain
         self._usdc = chain.deployment.usdc
-        self._native = native(chain.name)
         self._signer = EvmPaymentSigner(chain)
 
     def draft(self, transfer: SponsoredTransfer) -> SponsoredDraft:
@@ -56,11 +55,11 @@ class EvmTransferSponsor:
             raise Rejected("gas_unavailable")
         # The price of the draft survives six full blocks; what is paid is about half of it.
         cost = _USUAL_GAS * (readings.price.max_fee + readings.price.tip) // 2 + readings.l1_fee_units
-        intent = TransferIntent(submitter, MULTICALL3, TokenAmount(0, self._native))
+        intent = TransferIntent(submitter, MULTICALL3, TokenAmount(0, self._chain.native))
         submission = self._chain.affordable(intent, readings, fee_terms, {})
         submission = replace(submission, recipient_is=CONTRACT if code.result else None)
         funds = AvailableFunds(token_units, sequence.result, head.result)
-        return SponsoredDraft(transfer, TokenAmount(cost, self._native), funds, submission)
+        return SponsoredDraft(transfer, TokenAmount(cost, self._chain.native), funds, submission)
 
     def authorize(self, draft: SponsoredDraft, *, fee_units: int, signer: Signer, now: int) -> AuthorizedTransfer:
         transfer = draft.transfer

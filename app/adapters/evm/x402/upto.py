@@ -28,12 +28,7 @@ from app.ports.errors import Rejected
 from app.ports.facilitator import ExpectedPayment, PaymentAuthorization
 
 SETTLE, SETTLE_WITH_PERMIT = Function("x402_upto_proxy", "settle"), Function("x402_upto_proxy", "settleWithPermit")
-_STRUCT = (
-    "PermitWitnessTransferFrom"
-    "(TokenPermissions permitted,address spender,uint256 nonce,uint256 deadline,Witness witness)"
-    "TokenPermissions(address token,uint256 amount)"
-    "Witness(address to,address facilitator,uint256 validAfter)"
-)
+_STRUCT = payments.PERMIT2_STRUCT + "Witness(address to,address facilitator,uint256 validAfter)"
 # The call and its settlement take place before the deadline; after a day, nothing more is tried.
 _MIN_SECONDS_LEFT, _MAX_SECONDS = 1_800, 86_400
 # Measured: about 90 000, and 150 000 with the permit.

@@ -42,9 +42,6 @@ T = TypeVar("T")
 MAX_BATCH = 50
 MAX_LARGE_BATCH = 8
 """Calls in one HTTP request where others decide on the size of the responses: a transaction may be a megabyte."""
-_MAX_RESPONSE_BYTES = 8 * 2**20
-_CONNECT_SECONDS = 2.0
-_TOTAL_SECONDS = 5.0
 
 
 class SolanaRpcCall(RpcCall[T]):
@@ -67,7 +64,7 @@ class SolanaRpc(JsonRpc):
         urls: Sequence[str],
         *,
         accepts: Callable[[str], bool],
-        total_seconds: float = _TOTAL_SECONDS,
+        total_seconds: float = 5.0,
         busy_accounts: Sequence[str] = (),
         estimates_fees: bool = False,
     ) -> None:
@@ -79,11 +76,7 @@ class SolanaRpc(JsonRpc):
             if not accepts(text(result)):
                 raise EndpointError("wrong_chain", perhaps_executed=False)
 
-        http = HttpClient(
-            connect_seconds=min(_CONNECT_SECONDS, total_seconds),
-            total_seconds=total_seconds,
-            max_bytes=_MAX_RESPONSE_BYTES,
-        )
+        http = HttpClient(connect_seconds=min(2.0, total_seconds), total_seconds=total_seconds, max_bytes=8 * 2**20)
         super().__init__(
             ChainName.SOLANA, urls, lambda: SolanaRpcCall(GetGenesisHash(), check), http=http, max_batch=MAX_BATCH
         )

@@ -29,7 +29,6 @@ L = TypeVar("L", bound="LandedTransaction")
 LEVELS = ("processed", "confirmed", "finalized")
 """By their numbers as `CommitmentLevel`."""
 
-_MAX_ESTIMATE = 2**53
 _MAX_DATA_CHARACTERS = 14_000
 """Letters of base58: instructions between programs have 10 KiB at most."""
 
@@ -213,7 +212,7 @@ priority_prices: Callable[[object], tuple[int, ...]] = foreign.reader(
 priority_estimate: Callable[[object], int] = foreign.reader(
     Annotated[
         Decimal,
-        Field(ge=0, lt=_MAX_ESTIMATE),
+        Field(ge=0, lt=2**53),
         AfterValidator(math.ceil),
         foreign.parsed(lambda found: Decimal(str(found["priorityFeeEstimate"]))),
     ]

@@ -5,38 +5,56 @@ from dataclasses import replace
 from solders.commitment_config import CommitmentLevel
 from solders.pubkey import Pubkey
 from solders.system_program import ID as SYSTEM_PROGRAM
+from solders.system_program import TransferParams, transfer
+from solders.token import ID as TOKEN_PROGRAM
 
 from app.adapters.solana.client.calls import SolanaRpc
-from app.adapters.solana.client.wire import AccountState
+from app.adapters.solana.client.wire import AccountState, OwnedToken
 from app.adapters.solana.send import refusals, tokens, transactions
 from app.adapters.solana.send.simulation import SimulatedTransaction, simulate
-from app.core.chains import SOL, USDC
+from app.core.chains import SOL
 from app.core.money import TokenAmount
 from app.ports.chain import CONTRACT, Shortage, TransactionDraft, TransferIntent
 from app.ports.errors import Rejected
 
 
-def draft_transfer(rpc: SolanaRpc, intent: TransferIntent, *, mint: Pubkey, level: CommitmentLevel) -> TransactionDraft:
-    trial = transactions.trial_plan()
-    message = transactions.transfer_message(intent, trial, mint=mint)
-    owners = [Pubkey.from_string(each) for each in (intent.sender, intent.recipient)]
-    keys = [*owners, *(tokens.account_of(owner, mint) for owner in owners)]
-    readings = simulate(rpc, level, message, keys)
-    sender, recipient, sender_tokens, recipient_tokens = readings.before
-    assert_valid_recipient(intent, recipient, recipient_tokens, readings.empty_rent, mint=mint)
-    creates_account = intent.amount.token == USDC and tokens.read_account(recipient_tokens) is None
-    plan = readings.plan(trial.reference, creates_account=creates_account)
-    fee_units = transactions.fee_lamports(plan.compute_units, plan.micro_lamports_per_unit)
-    lamports = sender.lamports if sender else 0
-    assert_payer_rent_exempt(readings.empty_rent, lamports=lamports, network_fee=fee_units)
-    rent_units = readings.missing_rent(recipient_tokens) if creates_account else 0
-    fee_units += rent_units
-    token_units = tokens.units_of(sender_tokens, owner=owners[0], mint=mint)
+def draft_transfer(
+    rpc: SolanaRpc, intent: TransferIntent, *, mint: Pubkey, level: CommitmentLevel, held: OwnedToken | None = None
+) -> TransactionDraft:
+    """Draft a payment in SOL, in USDC, or from the sender's account `held` of a foreign token with this mint."""
+    sender, recipient = (Pubkey.from_string(each) for each in (intent.sender, intent.recipient))
+    token, units, creating, accounts = intent.amount.token, intent.amount.units, [], []
+    if token == SOL:
+        paying = transfer(TransferParams(from_pubkey=sender, to_pubkey=recipient, lamports=units))
+    else:
+        program = TOKEN_PROGRAM if held is None else held.program
+        decimals = token.decimals if held is None else held.decimals
+        creating = [tokens.create_account(sender, recipient, mint, program)]
+        paying = tokens.transfer_checked(sender, recipient, mint, units=units, decimals=decimals, program=program)
+        accounts = [tokens.account_of(each, mint, program) for each in (sender, recipient)]
+    paying = transactions.with_reference(paying, transactions.new_reference())
+    # What is not known yet is at its maximum, with a creation that may do nothing.
+    trial = transactions.compiled(sender, [*creating, paying], budget=(transactions.MAX_COMPUTE_UNITS, 0))
+    readings = simulate(rpc, level, trial, [sender, recipient, *accounts])
+    payer, paid, own, receiving = (*readings.before, None, None)[:4]
+    assert_valid_recipient(intent, paid, receiving, readings.empty_rent, mint=mint)
+    budget = transactions.compute_unit_limit(readings.simulation.compute_units), readings.price
+    network_fee, lamports = transactions.fee_lamports(*budget), payer.lamports if payer else 0
+    assert_payer_rent_exempt(readings.empty_rent, lamports=lamports, network_fee=network_fee)
+    rent_units = readings.missing_rent(receiving, place=3) if creating else 0
+    fee_units = network_fee + rent_units
+    token_units = tokens.units_of(own, owner=sender, mint=mint) if held is None else held.units
     assert_affordable(intent, lamports, token_units, fee_units, readings.empty_rent)
-    held = lamports, lamports if intent.amount.token == SOL else token_units
-    draft = readings.draft(intent, plan.as_terms(), fee_units, held, recipient_kind(intent.recipient, recipient))
+    if held is not None and (error := readings.simulation.error) is not None:
+        refusal = f"a token that refuses: {refusals.simulation_error(error)}"
+        raise Rejected("invalid_token", details={"token_is": refusal})
     if not _lacks_only_fee(intent, readings, lamports, fee_units):
         readings.assert_succeeded()
+    body = [paying] if tokens.is_account(receiving) else [*creating, paying]
+    message = transactions.compiled(sender, body, readings.latest.blockhash, budget=budget)
+    terms = transactions.transaction_terms(transactions.unsigned_transaction(message), readings.latest)
+    balances = lamports, lamports if token == SOL else token_units
+    draft = readings.draft(intent, terms, fee_units, balances, recipient_kind(intent.recipient, paid))
     return replace(draft, rent_units=rent_units)
 
 

@@ -14,7 +14,6 @@ from app.adapters.solana.client import calls
 from app.adapters.solana.client.calls import SolanaRpc, SolanaRpcCall
 from app.adapters.solana.client.wire import AccountState, Blockhash, Simulation, priority_estimate, priority_prices
 from app.adapters.solana.send import refusals, tokens, transactions
-from app.adapters.solana.send.transactions import TransactionPlan
 from app.ports.chain import Terms, TransactionDraft, TransferIntent
 from app.ports.errors import Rejected
 
@@ -48,16 +47,11 @@ class SimulatedTransaction:
             revert = refusals.simulation_error(self.simulation.error)
             raise Rejected("simulation_failed", details={"revert": revert})
 
-    def missing_rent(self, account: AccountState | None) -> int:
-        """Return the rent of a new token account, less what was sent to its address in advance."""
-        return max(self.token_rent - (account.lamports if account else 0), 0)
-
-    def plan(self, reference: str, *, creates_account: bool) -> TransactionPlan:
-        """Return the plan of a transfer that uses as much as the simulated one."""
-        return TransactionPlan(
-            self.latest.blockhash, self.latest.slot, self.latest.last_valid_block_height,
-            transactions.compute_unit_limit(self.simulation.compute_units), self.price, reference, creates_account,
-        )  # fmt: skip
+    def missing_rent(self, account: AccountState | None, *, place: int) -> int:
+        """Return the rent of a new token account at a place, less what was sent to its address in advance."""
+        created = self.after[place] if self.after else None
+        rent = self.token_rent if created is None else created.lamports  # extensions make accounts larger
+        return max(rent - (account.lamports if account else 0), 0)
 
     def draft(
         self,

@@ -15,19 +15,16 @@ from app.adapters.solana.client.wire import AccountState
 
 TOKEN_PROGRAMS = frozenset({TOKEN_PROGRAM, TOKEN_2022_PROGRAM_ID})
 TOKEN_ACCOUNT_BYTES = 165
+account_of = get_associated_token_address
 _NO_CLOSE_AUTHORITY = b"\x06\x03\x00"
 """SetAuthority of the kind CloseAccount, to none."""
 
 
-def account_of(owner: Pubkey, mint: Pubkey) -> Pubkey:
-    return get_associated_token_address(owner, mint)
-
-
-def create_account(payer: Pubkey, owner: Pubkey, mint: Pubkey) -> Instruction:
+def create_account(payer: Pubkey, owner: Pubkey, mint: Pubkey, program: Pubkey = TOKEN_PROGRAM) -> Instruction:
     """Build the creation of the associated token account, which does nothing if there is one."""
     from spl.token import instructions  # noqa: PLC0415 - see above
 
-    return instructions.create_idempotent_associated_token_account(payer, owner, mint)
+    return instructions.create_idempotent_associated_token_account(payer, owner, mint, program)
 
 
 def sync_native(account: Pubkey) -> Instruction:
@@ -37,21 +34,17 @@ def sync_native(account: Pubkey) -> Instruction:
     return instructions.sync_native(models.SyncNativeParams(program_id=TOKEN_PROGRAM, account=account))
 
 
-def transfer_checked(owner: Pubkey, recipient: Pubkey, mint: Pubkey, *, units: int, decimals: int) -> Instruction:
+def transfer_checked(
+    owner: Pubkey, recipient: Pubkey, mint: Pubkey, *, units: int, decimals: int, program: Pubkey = TOKEN_PROGRAM
+) -> Instruction:
     """Build TransferChecked between the two associated token accounts; the chain compares the decimals."""
     from spl.token import instructions, models  # noqa: PLC0415 - see above
 
-    return instructions.transfer_checked(
-        models.TransferCheckedParams(
-            program_id=TOKEN_PROGRAM,
-            source=account_of(owner, mint),
-            mint=mint,
-            dest=account_of(recipient, mint),
-            owner=owner,
-            amount=units,
-            decimals=decimals,
-        )
+    source, target = (account_of(each, mint, program) for each in (owner, recipient))
+    paying = models.TransferCheckedParams(
+        program_id=program, source=source, mint=mint, dest=target, owner=owner, amount=units, decimals=decimals
     )
+    return instructions.transfer_checked(paying)
 
 
 def close_account(account: Pubkey, owner: Pubkey) -> Instruction:
@@ -70,6 +63,11 @@ def revoke_other_authorities(owner: Pubkey, mint: Pubkey) -> list[Instruction]:
     revoking = instructions.revoke(models.RevokeParams(program_id=TOKEN_PROGRAM, account=account, owner=owner))
     # The library would add 32 zero bytes for the new authority, which a large swap has no room for.
     return [revoking, Instruction(TOKEN_PROGRAM, _NO_CLOSE_AUTHORITY, revoking.accounts)]
+
+
+def is_account(account: AccountState | None) -> bool:
+    """Return whether an account at an associated address was created, and not only sent SOL in advance."""
+    return account is not None and account.owner in TOKEN_PROGRAMS
 
 
 def read_account(account: AccountState | None) -> TokenAccount | None:

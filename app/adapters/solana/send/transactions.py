@@ -8,8 +8,6 @@ import base64
 import hashlib
 import secrets
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Self
 
 from solders.address_lookup_table_account import ID as LOOKUP_TABLE_PROGRAM
 from solders.address_lookup_table_account import AddressLookupTableAccount
@@ -21,15 +19,12 @@ from solders.instruction import AccountMeta, Instruction
 from solders.message import MessageV0, to_bytes_versioned
 from solders.pubkey import Pubkey
 from solders.signature import Signature
-from solders.system_program import TransferParams, transfer
 from solders.transaction import VersionedTransaction
 
 from app.adapters.solana.client import calls
 from app.adapters.solana.client.calls import SolanaRpc
 from app.adapters.solana.client.wire import AccountState, Blockhash
-from app.adapters.solana.send import tokens
-from app.core.chains import USDC
-from app.ports.chain import Terms, TransferIntent
+from app.ports.chain import Terms
 from app.ports.errors import Rejected
 from app.ports.vault import Signer
 
@@ -59,58 +54,13 @@ MAX_BYTES = 1232
 """The size of a transaction that fits one packet."""
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionPlan:
-    """Everything that a draft fixes; stored as JSON among an attempt's terms.
-
-    `blockhash_slot` is the slot at which the blockhash was read: the transaction cannot land before it. `reference`
-    is a new public key that the payment lists without using it, as in Solana Pay. It makes every transaction unique:
-    two equal payments with the same blockhash would have one signature, and the chain would execute only one of them.
-    """
-
-    blockhash: str
-    blockhash_slot: int
-    last_valid_block_height: int
-    compute_units: int
-    micro_lamports_per_unit: int
-    reference: str
-    creates_account: bool
-
-    def as_terms(self) -> Terms:
-        return asdict(self)
-
-    @classmethod
-    def from_terms(cls, terms: Terms) -> Self:
-        """Read the output of `as_terms`. Raises: ValueError."""
-        try:
-            return cls(**dict[str, Any](terms))
-        except TypeError:
-            raise ValueError("these are not the terms of a Solana transaction") from None
-
-    def compile(self, payer: Pubkey, instructions: Sequence[Instruction]) -> MessageV0:
-        budget = self.compute_units, self.micro_lamports_per_unit
-        return compiled(payer, instructions, self.blockhash, budget=budget)
-
-
-def trial_plan() -> TransactionPlan:
-    """Return the plan to simulate: what is not known yet is at its maximum, with a creation that may do nothing."""
-    return TransactionPlan(NO_BLOCKHASH, 0, 0, MAX_COMPUTE_UNITS, 0, new_reference(), creates_account=True)
-
-
 def new_reference() -> str:
-    """Generate a public key without a private one; 256 random bits never repeat."""
+    """Generate a public key without a private one; 256 random bits never repeat.
+
+    A payment lists it without using it, as in Solana Pay: two equal payments with the same blockhash would have one
+    signature, and the chain would execute only one of them.
+    """
     return str(Pubkey.from_bytes(secrets.token_bytes(Pubkey.LENGTH)))
-
-
-def transfer_message(intent: TransferIntent, plan: TransactionPlan, *, mint: Pubkey) -> MessageV0:
-    sender, recipient = Pubkey.from_string(intent.sender), Pubkey.from_string(intent.recipient)
-    units = intent.amount.units
-    if intent.amount.token != USDC:
-        paying = transfer(TransferParams(from_pubkey=sender, to_pubkey=recipient, lamports=units))
-        return plan.compile(sender, [with_reference(paying, plan.reference)])
-    creating = [tokens.create_account(sender, recipient, mint)] if plan.creates_account else []
-    paying = tokens.transfer_checked(sender, recipient, mint, units=units, decimals=USDC.decimals)
-    return plan.compile(sender, [*creating, with_reference(paying, plan.reference)])
 
 
 def compiled(
@@ -155,7 +105,7 @@ def signature_of(raw: bytes) -> str:
 
 
 def with_reference(paying: Instruction, reference: str) -> Instruction:
-    """Return an instruction that lists a key without using it (see `TransactionPlan`)."""
+    """Return an instruction that lists a key without using it (see `new_reference`)."""
     named = AccountMeta(Pubkey.from_string(reference), is_signer=False, is_writable=False)
     return Instruction(paying.program_id, paying.data, [*paying.accounts, named])
 
@@ -170,11 +120,13 @@ def decode(text: str) -> VersionedTransaction:
 
 def transaction_terms(transaction: VersionedTransaction, latest: Blockhash) -> Terms:
     """Return the terms of a transaction that lacks only the signature of its fee payer."""
-    return {
-        "transaction": encode(transaction),
-        "last_valid_block_height": latest.last_valid_block_height,
-        "blockhash_slot": latest.slot,
-    }
+    return {"transaction": encode(transaction), **blockhash_terms(latest)}
+
+
+def blockhash_terms(latest: Blockhash) -> Terms:
+    """Return a blockhash with the slot before which no transaction with it can land, and the last height that can."""
+    height = latest.last_valid_block_height
+    return {"blockhash": latest.blockhash, "blockhash_slot": latest.slot, "last_valid_block_height": height}
 
 
 def discriminator(name: str) -> bytes:

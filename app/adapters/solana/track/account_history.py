@@ -94,6 +94,7 @@ def continue_reading(
 
     Raises: EndpointError.
     """
+    found: dict[str, tuple[HistoryProgress, tuple[HistoryEntry, ...]]] = {}
     walks = [_HistoryWalk(reading, reading.progress.before, []) for reading in cursors]
     for _ in range(read_limits.pages):
         open_walks = [walk for walk in walks if not walk.is_complete]
@@ -116,7 +117,11 @@ def continue_reading(
             walk.entries += [entry for entry in entries if entry.slot > since]
             walk.is_complete = len(entries) < read_limits.page or entries[-1].slot <= since
             walk.before = entries[-1].signature if entries else walk.before
-    return {walk.reading.account: _result(walk) for walk in walks}
+    # A long history continues at the beginning of its last page, so that the final pass has at least that much.
+    for walk in walks:
+        progress = replace(walk.reading.progress, before=None if walk.is_complete else walk.last_page)
+        found[walk.reading.account] = progress, tuple(reversed(walk.entries))
+    return found
 
 
 def transaction(
@@ -153,12 +158,6 @@ def transactions(
         yield from zip(batch, (call.result_or_none for call in calls), strict=True)
 
 
-def _result(walk: _HistoryWalk) -> tuple[HistoryProgress, tuple[HistoryEntry, ...]]:
-    # From the beginning of the last page, so that the final pass has at least that much.
-    before = None if walk.is_complete else walk.last_page
-    return replace(walk.reading.progress, before=before), tuple(reversed(walk.entries))
-
-
 def page(
     account: str,
     commitment: CommitmentLevel = CommitmentLevel.Confirmed,
@@ -169,11 +168,6 @@ def page(
     at_least: int | None = None,
 ) -> SolanaRpcCall[tuple[HistoryEntry, ...]]:
     """Return a call for a page of an account's history, newest first, from a node that has a slot."""
-    config = RpcSignaturesForAddressConfig(
-        before=None if before is None else Signature.from_string(before),
-        until=None if until is None else Signature.from_string(until),
-        limit=limit,
-        commitment=commitment,
-        min_context_slot=at_least,
-    )
+    newest, oldest = (None if each is None else Signature.from_string(each) for each in (before, until))
+    config = RpcSignaturesForAddressConfig(newest, oldest, limit, commitment, at_least)
     return SolanaRpcCall(GetSignaturesForAddress(Pubkey.from_string(account), config), history)

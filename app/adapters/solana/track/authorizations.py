@@ -11,7 +11,7 @@ endpoints, and ten minutes later than there: an index of addresses may be late.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, product
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import structlog
 from solders.commitment_config import CommitmentLevel
@@ -30,7 +30,6 @@ _READ_LIMITS = account_history.HistoryReadLimits()
 OTHER_VERSION = -32015
 """Agave `custom_error.rs`: UNSUPPORTED_TRANSACTION_VERSION. Ours have version 0, which is requested."""
 _MAX_KNOWN = 20_000
-_MARK = "payment_blockhash_slot"
 FEE_SUFFIX = ":fee"
 """After our signature in the identity of a fee that it authorizes together with a transfer."""
 
@@ -51,7 +50,7 @@ class OpenTransfer:
     @classmethod
     def from_terms(cls, terms: Terms) -> Self | None:
         """Read the output of `as_terms`; None for the terms of a transaction of our own."""
-        return cls(**dict[str, Any](terms)) if _MARK in terms else None
+        return cls(**dict[str, Any](terms)) if "payment_blockhash_slot" in terms else None
 
     @classmethod
     def submission_of(cls, query: TransactionQuery) -> TransactionQuery:
@@ -73,22 +72,15 @@ class OpenTransfer:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class OpenPayment:
-    """A signed transfer that may land: our signature over it, and the wallet with the history that would list it."""
+class OpenPayment(NamedTuple):
+    """A signed transfer that may land, and the query for it; its sender's history would list it by our signature."""
 
-    key: str
-    payer: str
-    signature: str
+    query: TransactionQuery
     transfer: OpenTransfer
 
-    @classmethod
-    def of(cls, query: TransactionQuery) -> Self | None:
-        """Return the payment that a query asks for; None for a transaction of our own."""
-        transfer = OpenTransfer.from_terms(query.terms)
-        if transfer is None:
-            return None
-        return cls(query.key, query.sender, query.tx_hashes[0].removesuffix(FEE_SUFFIX), transfer)
+    @property
+    def signature(self) -> str:
+        return self.query.tx_hashes[0].removesuffix(FEE_SUFFIX)
 
 
 _HistoryView = tuple[Mapping[str, str], frozenset[str]]
@@ -136,7 +128,7 @@ class SponsoredTransferPoller(SolanaConnection):
             return {}, ()
         view = self.rpc.run_on_first(lambda endpoint: self._histories(endpoint, payments, CommitmentLevel.Confirmed))
         found = dict(view[0])
-        missing = [each for each in payments if each.key not in found]
+        missing = [each for each in payments if each.query.key not in found]
         if landed_only or not missing:
             return found, ()
         # All endpoints: one alone may lack a part of the history.
@@ -153,9 +145,9 @@ class SponsoredTransferPoller(SolanaConnection):
         expired = [each for each in payments if each.transfer.has_expired(now.result)]
         found, complete = self._histories(endpoint, expired, CommitmentLevel.Finalized, now=now.result)
         unproven = {
-            each.key: each.transfer.payment_blockhash_slot
+            each.query.key: each.transfer.payment_blockhash_slot
             for each in expired
-            if each.key not in complete or first.result > each.transfer.payment_blockhash_slot
+            if each.query.key not in complete or first.result > each.transfer.payment_blockhash_slot
         }
         for key, slot in unproven.items():
             _log.warning("expiry_unverifiable", transaction_id=key, needs_history_since_slot=slot)
@@ -172,7 +164,7 @@ class SponsoredTransferPoller(SolanaConnection):
         """Search the payers' histories since the signatures, for expired ones in passes. Raises: EndpointError."""
         by_payer: dict[str, list[OpenPayment]] = {}
         for each in payments:
-            by_payer.setdefault(each.payer, []).append(each)
+            by_payer.setdefault(each.query.sender, []).append(each)
         walks = {
             payer: (now and self._walks.get((endpoint, payer))) or _Walk.from_newest(payer, signed, now)
             for payer, signed in by_payer.items()
@@ -199,12 +191,12 @@ class SponsoredTransferPoller(SolanaConnection):
             walk, known = walks[payer], {name: self._signatures.get(name) for name in listed[payer]}
             for name, each in product(known, by_payer[payer]):
                 if each.signature in (known[name] or ()):
-                    found[each.key] = name
+                    found[each.query.key] = name
             if now is None or None in known.values():
                 continue
             if progress.before is None:
                 self._walks.pop((endpoint, payer), None)
-                complete |= {each.key for each in by_payer[payer] if walk.covers(each.transfer)}
+                complete |= {each.query.key for each in by_payer[payer] if walk.covers(each.transfer)}
             else:
                 self._walks[endpoint, payer] = replace(walk, cursor=replace(walk.cursor, progress=progress))
         return found, frozenset(complete)

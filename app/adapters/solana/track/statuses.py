@@ -52,7 +52,6 @@ _WITH_SIGNATURES, _HEADER = (
     for details in (TransactionDetails.Signatures, TransactionDetails.None_)
 )
 
-
 _log = structlog.get_logger(__name__)
 _read_slots = reader(Items[U64])
 
@@ -81,9 +80,9 @@ class SolanaReceiptPoller(SponsoredTransferPoller):
     ) -> Mapping[str, TransactionOutcome]:
         paid_by_others = {query.key for query in queries if OpenTransfer.from_terms(query.terms) is not None}
         queries = [OpenTransfer.submission_of(query) for query in queries]
-        payments = [found for query in queries if (found := OpenPayment.of(query)) is not None]
+        payments = [OpenPayment(query, found) for query in queries if (found := OpenTransfer.from_terms(query.terms))]
         hashes, void = self._search_payments(payments, landed_only=landed_only)
-        keys = {each.key for each in payments}
+        keys = {each.query.key for each in payments}
         own = [query for query in queries if query.key not in keys]
         completed = [replace(query, tx_hashes=(hashes[query.key],)) for query in queries if query.key in hashes]
         outcomes = dict(self._transaction_outcomes([*own, *completed], landed_only=landed_only))

@@ -50,7 +50,6 @@ MAX_FEE_LAMPORTS = 60_000
 USUAL_FEE_LAMPORTS = 20_000
 """Above it, what a payment costs that fails is the payer's choice."""
 _SIGNATURES = 2
-_CAIP_LETTERS = 32
 # Two signatures, and the priority fee that x402's own clients offer. No account is created, so there is no rent.
 TYPICAL_FEE_LAMPORTS = _SIGNATURES * transactions.BASE_FEE_LAMPORTS + 1
 
@@ -58,9 +57,7 @@ TYPICAL_FEE_LAMPORTS = _SIGNATURES * transactions.BASE_FEE_LAMPORTS + 1
 def usdc_asset(deployment: SolanaDeployment) -> PaymentAsset:
     genesis = deployment.genesis_hash
     return PaymentAsset(
-        network=f"solana:{genesis[:_CAIP_LETTERS] if genesis else 'sandbox'}",
-        legacy_network=None,
-        address=deployment.usdc_mint,
+        network=f"solana:{genesis[:32] if genesis else 'sandbox'}", legacy_network=None, address=deployment.usdc_mint
     )
 
 
@@ -185,12 +182,10 @@ def _transferred_units(
     return int(units)
 
 
-_MEMO_BYTES = 16
 # Like those of x402's own clients, so that every sponsor accepts them.
 _COMPUTE_UNITS, _MICRO_LAMPORTS_PER_UNIT = 20_000, 1
 # A memo of the seller may repeat: the limit makes two payments of one blockhash different.
 _DIFFERENT_LIMITS = 20_000
-_TRANSFER_METHODS = (None, "default")
 
 
 class SolanaPaymentSigner:
@@ -206,7 +201,7 @@ class SolanaPaymentSigner:
         return (
             isinstance(extra.get("feePayer"), str)
             and self.canonical_recipient(extra["feePayer"]) is not None
-            and extra.get("assetTransferMethod") in _TRANSFER_METHODS
+            and extra.get("assetTransferMethod") in (None, "default")
             and _is_memo(extra.get("memo", ""))
         )
 
@@ -225,11 +220,7 @@ class SolanaPaymentSigner:
             raise Rejected("recipient_cannot_receive")
         if (error := simulated.result.error) is not None:
             raise Rejected("simulation_failed", details={"revert": refusals.simulation_error(error)})
-        return {
-            "blockhash": latest.result.blockhash,
-            "blockhash_slot": latest.result.slot,
-            "last_valid_block_height": latest.result.last_valid_block_height,
-        }
+        return transactions.blockhash_terms(latest.result)
 
     def authorize(self, intent: PaymentIntent, prepared: Terms, signer: Signer, *, now: int) -> AuthorizedPayment:
         """Sign the transfer, which expires with its blockhash, for the fee payer to complete. Raises: Rejected."""
@@ -271,7 +262,7 @@ def _fee_payer(intent: PaymentIntent) -> str:
 
 def _memo(intent: PaymentIntent) -> bytes:
     """Return the seller's memo, or else a random one, which makes the payment unique."""
-    return str(intent.extra.get("memo") or secrets.token_hex(_MEMO_BYTES)).encode()
+    return str(intent.extra.get("memo") or secrets.token_hex(16)).encode()
 
 
 def _is_memo(value: object) -> bool:

@@ -21,12 +21,8 @@ from app.core.foreign import ForeignModel, Items, MalformedResponseError, Option
 
 SERVICE = "jupiter"
 KEY_HEADER = "x-api-key"
-_TOTAL_SECONDS = 8.0
-_SHARED_SECONDS = 5
-"""The minimum output bounds what a price can move in this time, and the simulation shows it."""
 _MAX_ACCOUNTS = 40
 """Accounts in a route, so that its transaction stays below the network's limit of 1232 bytes."""
-_MAX_LABEL = 40
 _MAX_STEPS = 40
 """Steps in a route, lookup tables and additional instructions: far more than one transaction holds."""
 _FEW = Field(max_length=_MAX_STEPS)
@@ -36,9 +32,7 @@ _NO_ROUTE = ("route", "not tradable", "liquidity")
 def _label(step: Mapping[str, Any]) -> str:
     label = str(step["swapInfo"].get("label") or "unnamed")
     # The names of pools are untrusted.
-    return "".join(letter for letter in label if letter.isascii() and (letter.isalnum() or letter in " .-"))[
-        :_MAX_LABEL
-    ]
+    return "".join(letter for letter in label if letter.isascii() and (letter.isalnum() or letter in " .-"))[:40]
 
 
 def _instruction(found: Mapping[str, Any]) -> Instruction:
@@ -84,7 +78,7 @@ class JupiterRoute(ForeignModel):
 class JupiterApi:
     def __init__(self, base_url: str, access: ServiceAccess = KEYLESS) -> None:
         self._url = f"{base_url.rstrip('/')}/swap/v2/build"
-        self._http = RateLimitedClient(SERVICE, access, KEY_HEADER, total_seconds=_TOTAL_SECONDS)
+        self._http = RateLimitedClient(SERVICE, access, KEY_HEADER, total_seconds=8.0)
         self._quotes = SingleFlightCache()
 
     def build(self, owner: str, input_mint: str, output_mint: str, *, units: int, slippage_bps: int) -> JupiterRoute:
@@ -95,9 +89,8 @@ class JupiterApi:
         }  # fmt: skip
         send, read = partial(self._http.get, self._url, query=query), partial(_read, mints=(input_mint, output_mint))
         request = partial(read_quote, SERVICE, send, read, _rejection_reason)
-        route: JupiterRoute = self._quotes.get(
-            (owner, *query.values()), request, ttl_seconds=_SHARED_SECONDS, failure_ttl_seconds=0
-        )
+        # The minimum output bounds what a price can move in this time, and the simulation shows it.
+        route: JupiterRoute = self._quotes.get((owner, *query.values()), request, ttl_seconds=5, failure_ttl_seconds=0)
         return route
 
     def forget(self, owner: str) -> None:

@@ -177,10 +177,7 @@ class JupiterExchange:
         if not self._is_exactly_swap(simulated, request, minimum_units):
             raise Rejected("unsafe_instructions")
         minimums = balances.minimum_balances(request, before, minimum_units=minimum_units, fee_units=fee_units)
-        final = _message(
-            pair.owner, ending(minimums), tables,
-            blockhash=simulated.latest.blockhash, units=units, price=price,
-        )  # fmt: skip
+        final = _message(pair.owner, ending(minimums), tables, simulated.latest.blockhash, budget=(units, price))
         return simulated.draft(
             TransferIntent(request.owner, request.owner, request.input_amount),
             transactions.transaction_terms(transactions.unsigned_transaction(final), simulated.latest),
@@ -231,7 +228,7 @@ class JupiterExchange:
             raise Rejected("unsafe_instructions")
         route = with_minimum(built.swap, pair, units=request.input_amount.units, minimum_units=minimum_units)
         first, *rest = before
-        # A new key makes every transaction unique (see `transactions.TransactionPlan`).
+        # A new key makes every transaction unique (see `transactions.new_reference`).
         marked = transactions.with_reference(first, transactions.new_reference())
         return [marked, *rest, route, *after]
 
@@ -280,17 +277,16 @@ def _message(
     owner: Pubkey,
     instructions: Sequence[Instruction],
     tables: Sequence[AddressLookupTableAccount],
-    *,
     blockhash: str = transactions.NO_BLOCKHASH,
-    units: int = transactions.MAX_COMPUTE_UNITS,
-    price: int = 0,
+    *,
+    budget: tuple[int, int] = (transactions.MAX_COMPUTE_UNITS, 0),
 ) -> MessageV0:
     """Compile the message. Raises: Rejected("quote_unavailable") for a route too long for one transaction."""
     named = {COMPUTE_BUDGET, *(each.program_id for each in instructions)}
     named |= {meta.pubkey for each in instructions for meta in each.accounts}
     if len(named) > _MAX_ACCOUNT_LOCKS:
         raise Rejected("quote_unavailable")
-    message = transactions.compiled(owner, instructions, blockhash, budget=(units, price), tables=tables)
+    message = transactions.compiled(owner, instructions, blockhash, budget=budget, tables=tables)
     if message.header.num_required_signatures != 1:
         raise Rejected("unsafe_instructions")
     if len(bytes(transactions.unsigned_transaction(message))) > transactions.MAX_BYTES:
