@@ -86,7 +86,6 @@ CODE_LIFETIME = timedelta(seconds=315_360_000)
 
 _CODE = re.compile(rf"([{CODE_LETTERS}]{{4}})([0-9]{{4}})", re.ASCII)
 _MAX_INPUT_LENGTH = 64
-_MINUS = "\u2212"
 REPLAY_WINDOW = timedelta(hours=24)
 MAX_REPLAYS = 20
 """Replays of a claim's response; as many more are reserved for the holder of its receipt."""
@@ -106,8 +105,8 @@ def normalise_code(text: str) -> str | None:
     if len(text) > _MAX_INPUT_LENGTH:
         return None
     folded = unicodedata.normalize("NFKC", text).upper()
-    kinds = ((each, unicodedata.category(each)) for each in folded if each != _MINUS)
-    # Without spaces, punctuation with all dashes, and invisible characters of pasted text.
+    # Without spaces, punctuation with all dashes and the minus sign, and invisible characters of pasted text.
+    kinds = ((each, unicodedata.category(each)) for each in folded if each != "\u2212")
     kept = "".join(each for each, kind in kinds if kind[0] not in "ZP" and kind not in ("Cc", "Cf"))
     found = _CODE.fullmatch(kept)
     return f"{found[1]}-{found[2]}" if found else None

@@ -22,8 +22,6 @@ from app.identity.principal import KeyKind, Principal
 from app.identity.service import KeyMemory
 from app.state import app_state
 
-_CREATIONS, _CHANGES = "30 per minute;200 per day", "60 per minute"
-
 
 def create(
     actor: Actor,
@@ -38,7 +36,7 @@ def create(
 
     Raises: LimitReached, NotFound; RateLimited and Unauthorized for a `caller`.
     """
-    _count(_CREATIONS, "new key", caller)
+    _count("30 per minute;200 per day", "new key", caller)
     with unit_of_work() as session:
         _lock(session, agent_id, caller)
         key = identity.mint_api_key(KeyKind.GATEWAY)
@@ -76,7 +74,7 @@ def change(
 
     Raises: NotFound; RateLimited and Unauthorized for a `caller`.
     """
-    _count(_CHANGES, "changed key", caller)
+    _count("60 per minute", "changed key", caller)
     with unit_of_work() as session:
         _lock(session, agent_id, caller)
         key_id = _id(key_id)

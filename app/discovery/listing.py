@@ -18,9 +18,6 @@ from app.gateway.providers import operations
 from app.payments.x402 import terms
 from app.state import app_state
 
-_MAX_WORDS = 400
-_MAX_CATEGORY = 50
-_X402_VERSION = 2
 _Route = tuple[str, str, str, int]
 _Accepts = Callable[[int], list[dict[str, Any]]]
 
@@ -69,12 +66,12 @@ def _route_item(route: _Route, accepts: _Accepts) -> dict[str, Any]:
 
 def _service_item(service: Service, accepts: _Accepts) -> dict[str, Any]:
     nanos = services.single_payment_nanos(service.price_nanos)
-    words = words_of_seller(f"{service.name}: {service.description}", _MAX_WORDS)
+    words = words_of_seller(f"{service.name}: {service.description}", 400)
     return {
         **_item(_service_path(service), accepts(nanos), service.updated_at),
         "description": f"A service of another agent, in the seller's words: {words}",
         "metadata": {
-            "category": words_of_seller(service.category, _MAX_CATEGORY),
+            "category": words_of_seller(service.category, 50),
             "untrusted": ["description", "metadata.category"],
         },
         "extensions": {},
@@ -83,7 +80,7 @@ def _service_item(service: Service, accepts: _Accepts) -> dict[str, Any]:
 
 def _item(path: str, accepted: list[dict[str, Any]], at: datetime) -> dict[str, Any]:
     return {
-        "resource": _url(path), "type": "http", "x402Version": _X402_VERSION,
+        "resource": _url(path), "type": "http", "x402Version": 2,
         "accepts": accepted, "lastUpdated": at,
     }  # fmt: skip
 

@@ -17,16 +17,11 @@ from app.web.fields import Instant, Text
 from app.web.request_bodies import limit_to_keyless
 from app.web.schemas import Pagination, Schema, page_query
 
-_VERSION = 2
-_MAX_RESOURCES = 100
-_MAX_LISTED = 500
-_LIMIT = "120 per minute"
-
 
 def _check(request: ClientRequest) -> None:
     """Count a request. Raises: RateLimited when its address has sent too many."""
     limit_to_keyless(request)
-    app_state().rate_limiter.count(_LIMIT, "discovery", client_network(request.remote_addr))
+    app_state().rate_limiter.count("120 per minute", "discovery", client_network(request.remote_addr))
 
 
 blp = Blueprint("discovery", guard=Guard(schemes=(), check=_check), url_prefix="/discovery", cacheable=True)
@@ -36,7 +31,7 @@ for each in (blp, well_known):
     each.after_request(share_with_all)
 
 
-class DiscoveryQuery(page_query(default=20, maximum=_MAX_RESOURCES)):  # type: ignore[misc]
+class DiscoveryQuery(page_query(default=20, maximum=100)):  # type: ignore[misc]
     """Filters of the resources."""
 
     type = Text(load_default=None)
@@ -75,7 +70,7 @@ def list_paid_resources(query: dict[str, Any]) -> dict[str, Any]:
     page, extension = query.pop("page"), query.pop("extensions")
     is_known = query.pop("type") in {None, "http"} and extension in {None, "bazaar"}
     found = listing.list_resources(page, is_described=bool(extension), **query) if is_known else Page((), 0, page)
-    return {"version": _VERSION, "page": found}
+    return {"version": 2, "page": found}
 
 
 @well_known.get("/.well-known/x402")
@@ -83,7 +78,7 @@ def x402_manifest() -> Response:
     """Return the URLs of the first resources, and where the others and their prices are."""
     url = app_state().settings.public_url
     return jsonify(
-        version=1, resources=listing.list_urls(PageRequest(_MAX_LISTED, 0)),
+        version=1, resources=listing.list_urls(PageRequest(500, 0)),
         instructions=f"{url}/discovery/resources has all resources, with prices; {url}/llms.txt says how to pay.",
     )  # fmt: skip
 

@@ -37,11 +37,9 @@ DELAYS = (
     16 * _HOUR, 24 * _HOUR, 24 * _HOUR,
 )  # fmt: skip
 """How long after each failed attempt the next one follows; then the delivery has failed."""
-_JITTER_PERCENT = 20
 DISABLED_AFTER = timedelta(days=3)
 _BATCH_SIZE = 50
 _BATCH_SECONDS = 2
-_TURN_SECONDS = 10
 _random = random.SystemRandom()
 
 
@@ -86,7 +84,7 @@ def deliver_next(rank: QueueRank = QueueRank.AGENT) -> bool:
         # Another thread claimed the queue's last one.
         return True
     try:
-        deadline = time.monotonic() + _TURN_SECONDS
+        deadline = time.monotonic() + 10
         while _deliver_batch(target, turn) and time.monotonic() < deadline:
             pass
     finally:
@@ -218,7 +216,7 @@ def _record(
         at = clock.now() if attempt.is_delivered else None
         DELIVERIES.move(session, delivery_id, pending, ended, delivered_at=at, **changes)
         return None
-    delay = DELAYS[tries - 1] * (100 + _random.randint(0, _JITTER_PERCENT)) // 100
+    delay = DELAYS[tries - 1] * (100 + _random.randint(0, 20)) // 100
     next_attempt_at = clock.now() + max(delay, attempt.retry_after or delay)
     is_pending = EventDelivery.id == delivery_id, EventDelivery.status == pending.value
     update_rows(session, EventDelivery, *is_pending, next_attempt_at=next_attempt_at, **changes)

@@ -21,13 +21,10 @@ from app.identity.models import ApiKey, BudgetMember, KeyLimit
 from app.identity.principal import BudgetPeriod, KeyKind
 from app.identity.service import MintedKey
 
-_VISIBLE_PREFIX_CHARS = 7
-_VISIBLE_SUFFIX_CHARS = 4
-
 
 def mask_key(key: str) -> str:
     """Mask a key except its first seven and last four characters."""
-    return f"{key[:_VISIBLE_PREFIX_CHARS]}…{key[-_VISIBLE_SUFFIX_CHARS:]}"
+    return f"{key[:7]}…{key[-4:]}"
 
 
 def rotate_api_key(session: Session, agent_id: str, key: MintedKey, *, now: datetime, grace: timedelta) -> list[str]:
@@ -74,7 +71,6 @@ def revoke_gateway_key(session: Session, key_id: str) -> bool:
 
 
 MAX_KEYS = 200
-_SEAL = seal_of(KeyLimit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +165,7 @@ def tags_by_key(session: Session, agent_id: str | None) -> dict[str, Sequence[st
 
 
 def _view(session: Session, row: KeyLimit, key: ApiKey, used_nanos: int) -> LimitedKey:
-    _SEAL.verify(session, row)
+    seal_of(KeyLimit).verify(session, row)
     return LimitedKey(
         row.id, mask_key(service.open_api_key(session, key)), key.email, row.name, row.tags, row.limit_nanos,
         BudgetPeriod(row.period), used_nanos, budget_counters.resets_at(row.period, clock.now()), row.models,

@@ -39,7 +39,6 @@ CREDENTIAL_PARAMETERS = frozenset({
 """Parameters that some upstream takes as a credential: it would override the operator's, or identify the client."""
 # Alchemy's SDKs end the path with the key: `/v2/{key}`.
 _KEY_SEGMENT = re.compile(r"(?:\A|/)(?:v[0-9]/)?((?:ak|gw|at)_[A-Za-z0-9_-]+)/?\Z", re.ASCII)
-_BEARER_LENGTH = len("bearer ")
 # What they are is in `app/web/descriptions.toml`.
 API_KEY_SCHEME = "ApiKey"
 BEARER_SCHEME = "Bearer"
@@ -111,7 +110,7 @@ def without_key_segment(path: str) -> str:
 def _further_texts(environ: Mapping[str, Any]) -> list[str]:
     found = [value.strip() for variable in _FURTHER_HEADERS if (value := environ.get(variable))]
     authorization = environ.get("HTTP_AUTHORIZATION")
-    if authorization and authorization[:_BEARER_LENGTH].lower() != "bearer ":
+    if authorization and authorization[: len("bearer ")].lower() != "bearer ":
         scheme, _, rest = authorization.strip().partition(" ")
         if scheme.lower() == "basic":
             with suppress(ValueError):

@@ -28,7 +28,6 @@ from app.identity.models import Agent, ApiKey, KeyLimit, MasterKey, OwnerKey
 from app.identity.principal import KeyKind, KeyLimits, MasterKeyPrincipal, MasterKeyRole, Principal
 from app.state import app_state
 
-_MICROSECOND = timedelta(microseconds=1)
 # Our keys have 43 characters after the prefix; anything else is refused without a query.
 _API_KEY = re.compile(rf"(?:ak|gw|{grants.PREFIX})_[A-Za-z0-9_-]{{43}}", re.ASCII)
 MASTER_KEY = re.compile(r"mk_[A-Za-z0-9_-]{20,200}", re.ASCII)
@@ -59,7 +58,7 @@ class KeyMemory:
     """The principals of this process by the digest of their key. Thread-safe."""
 
     def __init__(self, *, lifetime: timedelta = timedelta(seconds=5), max_keys: int = 10_000) -> None:
-        self._lifetime_ns = lifetime // _MICROSECOND * 1000
+        self._lifetime_ns = lifetime // timedelta(microseconds=1) * 1000
         self._max_keys = max_keys
         self._found: dict[str, tuple[int, Principal]] = {}
         self._lock = threading.Lock()

@@ -22,7 +22,6 @@ from app.web.request_bodies import limit_to_keyless, parsed_body
 
 oauth = Blueprint("oauth", __name__)
 _WELL_KNOWN = "/.well-known/oauth-authorization-server"
-_MAX_FORM_BYTES = 16 * 1024
 
 
 @oauth.get(_WELL_KNOWN)
@@ -125,7 +124,7 @@ def _forbid_caching(response: Response) -> Response:
 def _form() -> MultiDict[str, str]:
     """Return the parameters of a request, which is counted if it is refused."""
     limits.count_keyless_request(current_request(), "oauth")
-    request.max_content_length = _MAX_FORM_BYTES
+    request.max_content_length = 16 * 1024
     return request.form
 
 

@@ -29,7 +29,6 @@ from app.wallets.views import history
 
 MAX_ADDRESSES = 200
 MAX_NAME_CHARACTERS = 60
-_CACHE = "purser.address_book"
 
 
 class AddressName(Authenticated, Model):
@@ -47,7 +46,7 @@ class AddressName(Authenticated, Model):
 
 def entries(agent_id: str) -> Sequence[AddressName]:
     """Return the names of an agent's owner, by name; read once per request."""
-    cache: dict[str, Sequence[AddressName]] = request.environ.setdefault(_CACHE, {})
+    cache: dict[str, Sequence[AddressName]] = request.environ.setdefault("purser.address_book", {})
     if agent_id not in cache:
         seal = seal_of(AddressName)
         with read_only_unit() as session:

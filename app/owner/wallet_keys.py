@@ -29,8 +29,6 @@ from app.state import app_state
 from app.wallets.core import custody, wallets
 from app.wallets.core.models import KeyTransfer, Wallet
 
-# Any number of times in a day: an answer may be lost, and to ask again takes days.
-_TAKEABLE_FOR, _IMPORT_LASTS = timedelta(days=1), timedelta(minutes=30)
 _HINT = "If you did not expect this, sign in and cancel it, replace your owner key, or ask the operator for a freeze."
 
 
@@ -50,7 +48,8 @@ def request_export(actor: Actor, owner: OwnerKeyView, wallet_id: str) -> None:
             # One of a former owner, or one that has expired.
             session.execute(delete(KeyTransfer).where(is_of_wallet))
             start = clock.now() + timedelta(seconds=app_state().settings.wallet_export_wait_seconds)
-            times = {"valid_from": start, "expires_at": start + _TAKEABLE_FOR}
+            # Any number of times in a day: an answer may be lost, and to ask again takes days.
+            times = {"valid_from": start, "expires_at": start + timedelta(days=1)}
             request_id, signer = identifiers.new_id(), app_state().ports.signer
             _add(session, owner, id=request_id, wallet_id=wallet_id, **times)
             if signer is not None:
@@ -99,7 +98,8 @@ def begin_import(owner: OwnerKeyView) -> tuple[str, str]:
     with unit_of_work() as session:
         _lock(session, owner)
         session.execute(delete(KeyTransfer).filter_by(owner_key_id=owner.id, wallet_id=None))
-        _add(session, owner, id=import_id, key_sealed=sealed, valid_from=now, expires_at=now + _IMPORT_LASTS)
+        until = now + timedelta(minutes=30)
+        _add(session, owner, id=import_id, key_sealed=sealed, valid_from=now, expires_at=until)
     return import_id, public
 
 

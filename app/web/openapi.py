@@ -192,7 +192,6 @@ _WIRE_TYPES: tuple[tuple[type[Any], str, str | None], ...] = (
     (fields.DomainField, "string", "hostname"),
 )  # fmt: skip
 
-_RETRYABLE_STATUSES = ("409", "429", "503")
 _ANY_OBJECT = {"schema": {"type": "object", "additionalProperties": True}}
 JSON_BODY: Mapping[str, Any] = {"application/json": {"schema": {"description": "Any JSON value."}}}
 MULTIPART_BODY: Mapping[str, Any] = {"multipart/form-data": _ANY_OBJECT}
@@ -290,6 +289,6 @@ def response_headers(*names: str) -> dict[str, Any]:
 
 
 def _standard_headers(status: str, *, is_idempotent: bool) -> dict[str, Any]:
-    names = ["X-Request-Id", *(["Retry-After"] if status in _RETRYABLE_STATUSES else [])]
+    names = ["X-Request-Id", *(["Retry-After"] if status in ("409", "429", "503") else [])]
     names += ["RateLimit-Policy"] if status == "429" else []
     return response_headers(*names, *(["Idempotent-Replayed"] if is_idempotent and status.startswith("2") else []))

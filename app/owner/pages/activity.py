@@ -33,8 +33,6 @@ from app.web.blueprint import csv_response
 
 _AGENT = "/agents/<string:agent_id>"
 _PAGE_SIZE = 50
-_MAX_TEXT = 100
-_DAYS_OF_CALLS = timedelta(days=92)
 _TRANSACTIONS = (
     "transfer", "withdrawal", "funding", "swap", "bridge", "x402", "topup", "gas", "trading_order", "trading_query",
 )  # fmt: skip
@@ -128,7 +126,7 @@ def _owned_purchase(key: OwnerKeyView, purchase_id: str) -> Purchase:
 def _chosen(wallet_ids: Sequence[str]) -> dict[str, str]:
     """Return the filters of the query. A value that is not offered counts as absent."""
     offered = {**_OFFERED, "wallet": wallet_ids}
-    given = {name: printable(request.args.get(name, ""))[:_MAX_TEXT].strip() for name in _FILTERS}
+    given = {name: printable(request.args.get(name, ""))[:100].strip() for name in _FILTERS}
     return {name: text for name, text in given.items() if text and text in offered.get(name, [text])}
 
 
@@ -150,9 +148,9 @@ def _timeline(
     until = min(filter(None, (before, last and last + timedelta(days=1), clock.now() + timedelta(days=1))))
     begins, entries = since, []
     if kind in ("", "calls") and status in ("", "confirmed") and not (wallet or chain):
-        # A log may be long: a page has the calls of some days.
+        # A log may be long: a page has the calls of 92 days.
         midnight = datetime.combine(until.date(), time.min, UTC) + timedelta(days=1)
-        begins = max(filter(None, (since, midnight - _DAYS_OF_CALLS * (limit // _PAGE_SIZE))))
+        begins = max(filter(None, (since, midnight - timedelta(days=92) * (limit // _PAGE_SIZE))))
         with read_only_unit() as session:
             calls = usage.by_day(session, agent.id, begins, midnight, text=text)
         entries += [Entry(each.last_at, "calls", each) for each in calls if each.last_at < until]

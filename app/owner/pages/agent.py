@@ -33,7 +33,6 @@ from app.web.blueprint import json_file
 
 _AGENT = "/agents/<string:agent_id>"
 _View = Callable[[OwnerKeyView], Response]
-_ALL_KEYS = PageRequest(limit=MAX_KEYS, offset=0)
 _GRACE_PERIODS = {"now": timedelta(), "hour": timedelta(hours=1), "day": timedelta(days=1)}
 
 
@@ -201,7 +200,7 @@ def _render_keys(key: OwnerKeyView, **shown: Any) -> Response:
         agent=auth.agent_of(key),
         opened=opened,
         owner_key_since=key.created_at,
-        further=agent_keys.list_keys(key.agent_id, _ALL_KEYS, with_revoked=False).items,
+        further=agent_keys.list_keys(key.agent_id, PageRequest(MAX_KEYS, 0), with_revoked=False).items,
         # A new owner key has no passkeys yet.
         prompt=None if "owner_key" in shown else passkeys.prompt_for(key),
         **shown,

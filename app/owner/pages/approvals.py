@@ -32,7 +32,6 @@ from app.wallets.views import history
 
 _LIST = "/agents/<string:agent_id>/approvals"
 _ONE = f"{_LIST}/<string:approval_id>"
-_SHOWN = PageRequest(50, 0)
 
 
 class Decision(StrEnum):
@@ -46,7 +45,7 @@ class Decision(StrEnum):
 @session_pages.get(_LIST)
 def show_approvals(key: OwnerKeyView) -> Response:
     """List the agent's payments that wait or waited, and the payees that were approved."""
-    found = approvals.list_of(_SHOWN, agent_id=key.agent_id)
+    found = approvals.list_of(PageRequest(50, 0), agent_id=key.agent_id)
     with read_only_unit() as session:
         names = {each.id: each.name for each in wallets.all_of(session, key.agent_id)}
         approved = spending_accounts.list_payees(session, list(names))

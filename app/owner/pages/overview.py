@@ -40,7 +40,6 @@ from app.wallets.views.history import TransactionView
 CHART_DAYS = 30
 _RECENT = 6
 _MAX_INCIDENTS = 3
-_MAX_WAITING = PageRequest(200, 0)
 _MAX_LISTED = 5
 READS = (TransactionType.TRADING_QUERY.value,)
 """The transactions that are shown only to owners who ask for them: they moved nothing."""
@@ -105,7 +104,7 @@ def waiting_approvals(agent_id: str) -> dict[str, Any]:
 
     The first `listed` of them have buttons.
     """
-    found = approvals.list_of(_MAX_WAITING, agent_id=agent_id, status=ApprovalStatus.AWAITING).items
+    found = approvals.list_of(PageRequest(200, 0), agent_id=agent_id, status=ApprovalStatus.AWAITING).items
     waiting = sorted((each for each in found if each.expires_at > clock.now()), key=lambda each: each.expires_at)
     listed = waiting[:_MAX_LISTED]
     similar = address_book.look_alikes(agent_id, [each.recipient for each in listed if each.recipient])

@@ -19,7 +19,6 @@ from app.wallets.core.models import KeyTransfer
 
 _KEYS = "/agents/<string:agent_id>/wallets/<string:wallet_id>/keys"
 _IMPORT = "/agents/<string:agent_id>/import"
-_NEEDS_PASSKEY = "This needs a passkey. Nothing was changed."
 _View = Callable[..., Response]
 
 
@@ -28,7 +27,9 @@ def _signed(view: _View) -> _View:
 
     @functools.wraps(view)
     def wrapper(key: OwnerKeyView, **names: str) -> Response:
-        refusal = passkeys.find_refusal(key) if request.form.get("passkey") else _NEEDS_PASSKEY
+        refusal = (
+            passkeys.find_refusal(key) if request.form.get("passkey") else "This needs a passkey. Nothing was changed."
+        )
         if refusal is not None:
             return _render(key, names.get("wallet_id"), status=403, error=refusal)
         try:

@@ -28,11 +28,9 @@ from app.owner.session.auth import serializer
 from app.state import app_state
 
 SIGN_IN = "sign in"
-_VALID_FOR_SECONDS = 600
 _TIMEOUT_MILLISECONDS = 120_000
 # What authenticates a form.
 _UNSIGNED_FIELDS = frozenset({"csrf_token", "owner_key", "master_key", "passkey", "passkey_token"})
-_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ def relying_party(host: str | None = None) -> RelyingParty:
     host = url.hostname or ""
     # An IP address cannot be the id of a relying party.
     name = "localhost" if is_loopback(host) else host
-    port = "" if url.port in (None, _DEFAULT_PORTS.get(url.scheme)) else f":{url.port}"
+    port = "" if url.port in (None, {"http": 80, "https": 443}.get(url.scheme)) else f":{url.port}"
     return RelyingParty(name, f"{url.scheme}://{name}{port}")
 
 
@@ -90,7 +88,7 @@ def prompt_to_add(purpose: str, key_id: str, name: str, ids: Sequence[bytes], pa
 def challenge_of(purpose: str, token: str) -> bytes | None:
     """Return the challenge of a form, or None if it is forged, expired or for another purpose."""
     try:
-        issued_for, challenge = serializer("owner-passkey").loads(token, max_age=_VALID_FOR_SECONDS)
+        issued_for, challenge = serializer("owner-passkey").loads(token, max_age=600)
         return base64.b64decode(challenge, validate=True) if issued_for == purpose else None
     except (BadData, ValueError, TypeError):
         return None

@@ -79,8 +79,6 @@ MAX_PASSKEYS = 10
 MAX_NAME_CHARACTERS = 60
 NOT_ACCEPTED = "This passkey was not accepted. Nothing was changed."
 _MAX_RESPONSE_CHARACTERS = 8_192
-# Longer than a challenge is valid; an approval is decided once in any case.
-_CHALLENGES_KEPT = timedelta(days=1)
 _INSERT_PASSKEY = PreparedInsert(Passkey, unique=[Passkey.credential_digest])
 _INSERT_CHALLENGE = PreparedInsert(UsedPasskeyChallenge, unique=[UsedPasskeyChallenge.digest])
 # What the library raises for malformed input.
@@ -282,7 +280,8 @@ def _advance_counter(session: Session, passkey_id: str, verified: VerifiedAuthen
 
 
 def _use_challenge(session: Session, challenge: bytes) -> bool:
-    values = {"digest": _digest(challenge), "expires_at": clock.now() + _CHALLENGES_KEPT}
+    # Kept longer than a challenge is valid; an approval is decided once in any case.
+    values = {"digest": _digest(challenge), "expires_at": clock.now() + timedelta(days=1)}
     return bool(_INSERT_CHALLENGE.execute(session, values))
 
 

@@ -29,7 +29,6 @@ from app.wallets.core.wallets import WalletView
 
 MAX_AGENTS = 10_000
 _AGENTS_PER_UNIT = 50
-_TIME_BUDGET_NS = 60 * 10**9
 _log = structlog.get_logger(__name__)
 
 
@@ -98,7 +97,7 @@ def set_agents_controls(actor: Actor, agent_ids: Sequence[str], changes: Control
 
     Raises: Unauthorized when the acting master key is revoked in between; earlier agents stay changed.
     """
-    result, deadline_ns = FleetControlsResult(), time.monotonic_ns() + _TIME_BUDGET_NS
+    result, deadline_ns = FleetControlsResult(), time.monotonic_ns() + 60 * 10**9
     ids = list(dict.fromkeys(agent_ids))
     for each in ids:
         if identifiers.parse_id(each) is None:
