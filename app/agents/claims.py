@@ -35,6 +35,7 @@ from app.extensions import Model
 from app.identity import grants, owner_keys
 from app.identity import service as identity
 from app.identity.owner_keys import OwnerKeyView
+from app.identity.principal import Grant
 from app.identity.service import AgentSnapshot
 from app.state import app_state
 
@@ -296,9 +297,16 @@ def use_owner_code(session: Session, code: OwnerCode, *, new_key_id: str) -> Non
 def end_connections(session: Session, agent_id: str, *, reason: str) -> None:
     """End what owners have permitted applications to do for an agent, with an event for each."""
     for grant in grants.list_live(session, agent_id):
+        end_connection(session, grant, reason=reason)
+
+
+def end_connection(session: Session, grant: Grant, *, reason: str) -> bool:
+    """End what an owner has permitted an application, with an event; return whether this call did so."""
+    has_ended = grants.end(session, grant.id)
+    if has_ended:
         data = {"connection_id": grant.id, **grants.as_json(grant), "reason": reason}
-        if grants.end(session, grant.id):
-            outbox.record(session, EventType.CONNECTION_ENDED, agent_id=agent_id, object_id=grant.id, data=data)
+        outbox.record(session, EventType.CONNECTION_ENDED, agent_id=grant.agent_id, object_id=grant.id, data=data)
+    return has_ended
 
 
 def cancel_owner_codes(actor: Actor, agent_id: str) -> None:

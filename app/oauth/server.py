@@ -24,6 +24,7 @@ from sqlalchemy.orm import Session
 from werkzeug.datastructures import MultiDict
 from werkzeug.test import EnvironBuilder
 
+from app.audit_log import actors
 from app.identity import grants
 from app.identity.principal import Grant
 from app.oauth import connections, tokens
@@ -140,7 +141,10 @@ class Server(AuthorizationServer):
         if found is None or found.grant_id is None or found.client_id != client.get_client_id():
             return None
         if not tokens.use(self.session, found):
-            connections.end_reused(self.session, found.grant_id)
+            # Somebody else has it, too.
+            if live := self.grant_of(found):
+                by = actors.system_actor("reuse of a token")
+                connections.end(self.session, by, live, reason="token_reused")
             return None
         return None if found.is_expired() or self.grant_of(found) is None else found
 

@@ -31,7 +31,6 @@ from app.platform import keys, margin, personal_data, schemas
 from app.platform.agents import fleet, service
 from app.platform.agents.fleet import FleetControlsResult
 from app.platform.agents.service import AgentKeyRotation, AgentView
-from app.platform.lookups import requests
 from app.platform.lookups import schemas as lookup_schemas
 from app.shopping import service as shopping
 from app.shopping.routes import shown
@@ -383,10 +382,3 @@ def list_all_purchases(query: dict[str, Any]) -> dict[str, Any]:
 def get_any_purchase(purchase_id: str) -> dict[str, Any]:
     """Read a purchase of any agent or key, with its steps. Only its buyer can fetch the screenshots."""
     return shown(shopping.view(identifiers.require_id(purchase_id, NotFound("No purchase has this id."))))
-
-
-@blp.get("/requests/<string:request_id>")
-@blp.response(200, lookup_schemas.RequestRecords)
-def get_request(request_id: str) -> dict[str, Any]:
-    """Read what a request did, by its `X-Request-Id`."""
-    return requests.find(request_id)

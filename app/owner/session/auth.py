@@ -80,13 +80,6 @@ def csrf_token(*, session_id: str = "") -> str:
     return serializer("owner-form").dumps([_nonce(), session_id])
 
 
-def set_nonce_cookie(response: Response) -> None:
-    """Set the nonce cookie of the forms in this response, if there are any."""
-    nonce = request.environ.get(_NONCE_KEY)
-    if nonce is not None:
-        set_cookie(response, _NONCE_COOKIE, nonce, max_age=_VALID_FOR_SECONDS)
-
-
 def is_form_valid(*, session_id: str = "") -> bool:
     """Return whether the submitted form was issued to this browser and session, and recently."""
     # Browsers send `Sec-Fetch-Site`; for those that do not, the token decides.
@@ -230,7 +223,8 @@ def _require_session() -> Response | None:
 @public_pages.after_request
 @session_pages.after_request
 def set_security_headers(response: Response) -> Response:
-    set_nonce_cookie(response)
+    if (nonce := request.environ.get(_NONCE_KEY)) is not None:  # there are forms in it
+        set_cookie(response, _NONCE_COOKIE, nonce, max_age=_VALID_FOR_SECONDS)
     response.headers.update(_HEADERS)
     policy = _CONTENT_SECURITY_POLICY.format(targets=request.environ.get(_FORM_TARGETS, ""))
     response.headers["Content-Security-Policy"] = policy
