@@ -171,7 +171,7 @@ def end_connection(key: OwnerKeyView) -> Response:
 
 
 def _allow(asked: _Asked, consent: Consent, key: OwnerKeyView) -> Response:
-    if consent.wallet_id is not None and overview.owned_wallet(key, consent.wallet_id).agent_id != consent.agent_id:
+    if consent.wallet_id is not None and auth.owned_wallet(key, consent.wallet_id).agent_id != consent.agent_id:
         raise NotFound("This agent has no such wallet.")
     actor = sessions.acting_owner(key)
     with unit_of_work() as session:

@@ -18,7 +18,7 @@ from app.identity.principal import KeyKind, Principal
 from app.identity.service import AgentSnapshot
 from app.owner.pages import charts, overview
 from app.owner.pages.template_filters import transaction_title
-from app.owner.session.auth import agent_of, printable, render_page, session_pages
+from app.owner.session.auth import agent_of, owned_wallet, printable, render_page, session_pages
 from app.receipts import routes as receipts
 from app.shopping import service as shopping
 from app.shopping.models import OPEN_STATUSES, Purchase, PurchaseStatus
@@ -84,7 +84,7 @@ def show_activity(key: OwnerKeyView) -> Response:
 def show_transaction(key: OwnerKeyView, transaction_id: str) -> Response:
     """Show a transaction: its fees, its legs, and why it failed."""
     found = history.get(transaction_id)
-    wallet = overview.owned_wallet(key, found.wallet_id)
+    wallet = owned_wallet(key, found.wallet_id)
     return render_page(
         "transaction.html", agent=agent_of(key), wallet=wallet, each=found, bought=overview.bought([found]),
         receipt=receipts.sign("transaction", found),

@@ -21,7 +21,15 @@ from app.owner.pages.limits import dollars_of
 from app.owner.passkeys import challenges
 from app.owner.passkeys import service as passkeys
 from app.owner.session import sessions
-from app.owner.session.auth import agent_of, page_not_found, printable, render_page, see_other, session_pages
+from app.owner.session.auth import (
+    agent_of,
+    owned_wallet,
+    page_not_found,
+    printable,
+    render_page,
+    see_other,
+    session_pages,
+)
 from app.receipts import routes as receipts
 from app.spending import accounts as spending_accounts
 from app.spending import approval_rules
@@ -60,7 +68,7 @@ def show_approvals(key: OwnerKeyView) -> Response:
 @session_pages.post(f"{_LIST}/payees")
 def withdraw_payee(key: OwnerKeyView) -> Response:
     """Withdraw the approval of a payee, without asking for the owner key: the agent has to ask again."""
-    wallet = overview.owned_wallet(key, request.form.get("wallet_id", ""))
+    wallet = owned_wallet(key, request.form.get("wallet_id", ""))
     payee, actor = request.form.get("payee", "")[:253], sessions.acting_owner(key)
     with unit_of_work() as session:
         spending_accounts.lock_account(session, wallet.id)

@@ -112,11 +112,6 @@ def waiting_approvals(agent_id: str) -> dict[str, Any]:
     return {"waiting": waiting, "to_compare": to_compare, "listed": _MAX_LISTED}
 
 
-def owned_wallet(key: OwnerKeyView, wallet_id: str) -> WalletView:
-    """Return a wallet of the key's agent with its controls. Raises: NotFound, including for other agents' wallets."""
-    return wallets.with_controls(wallets.get_owned(wallet_id, agent_id=key.agent_id))
-
-
 def bought(transactions: Sequence[TransactionView]) -> dict[str, str]:
     """Return what the payments among some transactions bought from web services, by transaction id."""
     payments = [each.id for each in transactions if each.type == TransactionType.PAYMENT]

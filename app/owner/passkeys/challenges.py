@@ -14,13 +14,7 @@ from uuid import UUID
 
 import webauthn
 from itsdangerous import BadData
-from webauthn.helpers import bytes_to_base64url
-from webauthn.helpers.structs import (
-    AuthenticatorSelectionCriteria,
-    PublicKeyCredentialDescriptor,
-    ResidentKeyRequirement,
-    UserVerificationRequirement,
-)
+from webauthn.helpers import bytes_to_base64url, structs
 from werkzeug.datastructures import MultiDict
 
 from app.core.ip_ranges import is_loopback
@@ -64,23 +58,24 @@ def relying_party(host: str | None = None) -> RelyingParty:
 def prompt_to_use(purpose: str, ids: Sequence[bytes] = (), party: RelyingParty | None = None) -> PasskeyPrompt:
     """Return a prompt for one of some passkeys, or for any if none is given."""
     party = party or relying_party()
+    allowed = [structs.PublicKeyCredentialDescriptor(id=each) for each in ids]
+    needed = structs.UserVerificationRequirement.REQUIRED
     options = webauthn.generate_authentication_options(
-        rp_id=party.id,
-        timeout=_TIMEOUT_MILLISECONDS,
-        allow_credentials=[PublicKeyCredentialDescriptor(id=each) for each in ids],
-        user_verification=UserVerificationRequirement.REQUIRED,
+        rp_id=party.id, timeout=_TIMEOUT_MILLISECONDS, allow_credentials=allowed, user_verification=needed
     )
     return _prompt(purpose, options, party)
 
 
 def prompt_to_add(purpose: str, key_id: str, name: str, ids: Sequence[bytes], party: RelyingParty) -> PasskeyPrompt:
     """Return a prompt that creates a passkey of a key, on a device that has none yet."""
+    selection = structs.AuthenticatorSelectionCriteria(
+        resident_key=structs.ResidentKeyRequirement.REQUIRED,
+        user_verification=structs.UserVerificationRequirement.REQUIRED,
+    )
     options = webauthn.generate_registration_options(
         rp_id=party.id, rp_name="Purser", user_id=UUID(key_id).bytes, user_name=name, timeout=_TIMEOUT_MILLISECONDS,
-        authenticator_selection=AuthenticatorSelectionCriteria(
-            resident_key=ResidentKeyRequirement.REQUIRED, user_verification=UserVerificationRequirement.REQUIRED
-        ),
-        exclude_credentials=[PublicKeyCredentialDescriptor(id=each) for each in ids],
+        authenticator_selection=selection,
+        exclude_credentials=[structs.PublicKeyCredentialDescriptor(id=each) for each in ids],
     )  # fmt: skip
     return _prompt(purpose, options, party)
 

@@ -27,6 +27,8 @@ from app.owner.session.sessions import LiveSession
 from app.spending.policy import DEFAULT
 from app.state import app_state
 from app.version import VERSION
+from app.wallets.core import wallets
+from app.wallets.core.wallets import WalletView
 from app.web import error_responses, request_bodies
 from app.web.client_request import current_request
 
@@ -160,6 +162,11 @@ def agent_of(key: OwnerKeyView) -> AgentSnapshot:
     """Return the agent of an owner key. Raises: NotFound."""
     with read_only_unit() as session:
         return identity.get_agent(session, key.agent_id)
+
+
+def owned_wallet(key: OwnerKeyView, wallet_id: str) -> WalletView:
+    """Return a wallet of the key's agent with its controls. Raises: NotFound, including for other agents' wallets."""
+    return wallets.with_controls(wallets.get_owned(wallet_id, agent_id=key.agent_id))
 
 
 def allow_form_target(source: str) -> None:
