@@ -143,14 +143,6 @@ def issue(session: Session, agent_id: str) -> str:
     raise RuntimeError("no unused claim code was found: nearly all are taken")
 
 
-def replace(session: Session, agent_id: str) -> str:
-    """Revoke the agent's open code and issue another. Raises: AlreadyClaimed, NotFound."""
-    if identity.lock_agent(session, agent_id).claimed_at is not None:
-        raise AlreadyClaimed("This agent is already claimed; it needs no new claim code.")
-    revoke(session, agent_id)
-    return issue(session, agent_id)
-
-
 def revoke(session: Session, agent_id: str) -> bool:
     """Revoke the agent's open code; return whether there was one."""
     is_open = (ClaimCode.agent_id == agent_id, ClaimCode.claimed_at.is_(None), ClaimCode.revoked_at.is_(None))
@@ -184,7 +176,7 @@ def redeem(session: Session, claim_code: ClaimCode, *, email: str | None, receip
     if not identity.record_claim(session, claim_code.agent_id, owner_key, email=email, at=now):
         return None
     is_open = (ClaimCode.id == claim_code.id, ClaimCode.claimed_at.is_(None), ClaimCode.revoked_at.is_(None))
-    answer = {"answer_sealed": sealed, "receipt_digest": identifiers.digest(receipt)}
+    answer: dict[str, Any] = {"answer_sealed": sealed, "receipt_digest": identifiers.digest(receipt)}
     if not change(session, ClaimCode, *is_open, claimed_at=now, claim_email=email, **answer):
         raise NotFound("This code is not valid.")
     return owner_key

@@ -172,8 +172,7 @@ def delete_budget(budget_id: str) -> SharedBudget:
 @blp.raises(LimitReached)
 def create_agent_key(body: dict[str, Any], agent_id: str, claim: Claim) -> Any:
     """Make a further key of an agent, with limits; it spends the agent's credits."""
-    email = body.pop("email")
-    return issued_key(*agent_keys.create(current_actor(), parse_agent_id(agent_id), body, email=email, claim=claim))
+    return issued_key(*agent_keys.create(current_actor(), parse_agent_id(agent_id), body, claim=claim))
 
 
 @blp.get("/agents/<string:agent_id>/keys")
