@@ -312,13 +312,8 @@ def _assert_authorized(session: Session, actor: Actor) -> None:
 
 def _advance_head(session: Session, by: int) -> tuple[int, str, bytes]:
     """Lock the head and reserve numbers; return the last one, the hash before the first, and the key."""
-    locked = (
-        update(AuditHead)
-        .where(AuditHead.name == TRAIL_NAME)
-        .values(number=AuditHead.number + by)
-        .returning(AuditHead.number, AuditHead.hash, AuditHead.sealed)
-        .execution_options(synchronize_session=False)
-    )
+    heads = table_of(AuditHead)
+    locked = update(heads).where(heads.c.name == TRAIL_NAME).values(number=heads.c.number + by).returning(*heads.c)
     row = session.execute(locked).one_or_none()
     if row is None:
         key = secrets.token_bytes(32)

@@ -122,8 +122,10 @@ def _claimed_agent(session: Session, agent_id: str, owner_key: str | None, recei
     except NotFound:
         # The agent may have deleted its wallets; it can be claimed all the same.
         wallet = None
+    key = identity.newest_keys_of(session, [agent_id]).get(agent_id)
     return ClaimedAgent(
-        agent=agent, email=agent.email or agent.claimed_email, api_key=identity.reveal_api_key(session, agent_id),
+        agent=agent, email=agent.email or agent.claimed_email,
+        api_key=identifiers.require(key, NotFound("This agent has no valid key.")),
         credits_nanos=credit_accounts.balance(session, agent_id).credits_nanos,
         claimed_at=agent.claimed_at or clock.now(), owner_key=owner_key, claim_receipt=receipt, wallet=wallet,
     )  # fmt: skip

@@ -48,17 +48,6 @@ def _is_digested(target: EventTarget) -> bool:
     return target.kind != TargetKind.WEBHOOK.value
 
 
-def next_message_at(session: Session, target: EventTarget) -> datetime:
-    """Return when the next message may be sent: to a mailbox, whatever agents or spellings it was entered for."""
-    of_target = EventTarget.id == target.id
-    if target.kind == TargetKind.EMAIL.value:
-        of_target = EventTarget.queue == target.queue
-    sent = sorted(at for times in session.scalars(select(EventTarget.sent).where(of_target)) for at in times or ())
-    if len(sent) < MAX_MESSAGES:
-        return target.created_at
-    return datetime.fromisoformat(sent[-MAX_MESSAGES]) + WINDOW
-
-
 def has_due(now: datetime) -> ColumnElement[bool]:
     """Return the condition that something can be sent to a target that no thread has."""
     return exists().where(queues.is_servable(_is_due(now), now, QueueRank.AGENT))
@@ -167,13 +156,13 @@ def _deliver_batch(target: EventTarget, turn: QueueTurn) -> bool:
 
 
 def _pause_until_message(target: EventTarget) -> bool:
-    """Pause a mailbox or browser that has had its messages; return whether it has."""
+    """Pause a mailbox, in whatever spelling, or a browser that has had its messages; return whether it has."""
+    is_mailbox, is_target = target.kind == TargetKind.EMAIL.value, EventTarget.id == target.id
+    are_same = EventTarget.queue == target.queue if is_mailbox else is_target
     with unit_of_work() as session:
-        until = next_message_at(session, target)
-        if until > clock.now():
-            update_rows(session, EventTarget, EventTarget.id == target.id, paused_until=until)
-            return True
-    return False
+        sent = sorted(at for times in session.scalars(select(EventTarget.sent).where(are_same)) for at in times or ())
+        until = datetime.fromisoformat(sent[-MAX_MESSAGES]) + WINDOW if len(sent) >= MAX_MESSAGES else clock.now()
+        return until > clock.now() and bool(update_rows(session, EventTarget, is_target, paused_until=until))
 
 
 def _find_due(target_id: str, *, is_digested: bool) -> tuple[list[str], dict[str, datetime]]:

@@ -73,7 +73,7 @@ def issue_token(session: Session, grant: Grant) -> tuple[str, int]:
     """Replace the access token of a grant; return the new one, and for how many seconds it is valid."""
     token, now = identifiers.new_key(PREFIX), clock.now()
     expires_at = min(now + TOKEN_LIFETIME, grant.expires_at)
-    values = {"digest": identifiers.digest(token), "expires_at": expires_at}
+    values: dict[str, Any] = {"digest": identifiers.digest(token), "expires_at": expires_at}
     if not change(session, ApiKey, ApiKey.id == grant.id, ApiKey.revoked_at.is_(None), **values):
         # The text itself is stored nowhere.
         sealed = SealedColumn(ApiKey.__tablename__, "sealed").seal("", grant.id)

@@ -130,10 +130,7 @@ def _further_texts(environ: Mapping[str, Any]) -> list[str]:
 
 def current_principal() -> Principal:
     """Return the principal of the current request. Raises: Unauthorized without one."""
-    found = find_principal()
-    if found is None:
-        raise Unauthorized
-    return found
+    return require(find_principal(), Unauthorized())
 
 
 def current_master_key() -> MasterKeyPrincipal:
@@ -206,10 +203,7 @@ def find_principal_by_sdk_key(request: ClientRequest, find: FindPrincipal = serv
 
 
 def _check_any_key(request: ClientRequest) -> None:
-    found = service.find_principal(api_key(request))
-    if found is None:
-        raise Unauthorized
-    authenticate_as(request, found)
+    authenticate_as(request, require(service.find_principal(api_key(request)), Unauthorized()))
 
 
 def _check_agent_key(request: ClientRequest) -> None:

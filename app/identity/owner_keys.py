@@ -21,12 +21,8 @@ from app.identity.service import agent_not_found, lock_agent
 PREFIX = "ok"
 _OWNER_KEY = re.compile(rf"{PREFIX}_[A-Za-z0-9_-]{{43}}", re.ASCII)
 _SEAL = seal_of(OwnerKey)
-_VALID = (
-    select(*_SEAL.columns, OwnerKey.created_at)
-    .select_from(OwnerKey)
-    .join(Agent, Agent.id == OwnerKey.agent_id)
-    .where(OwnerKey.revoked_at.is_(None), Agent.deleted_at.is_(None))
-)
+_OF_AGENTS = select(*_SEAL.columns, OwnerKey.created_at).join_from(OwnerKey, Agent, Agent.id == OwnerKey.agent_id)
+_VALID = _OF_AGENTS.where(OwnerKey.revoked_at.is_(None), Agent.deleted_at.is_(None))
 
 
 @dataclass(frozen=True, slots=True)

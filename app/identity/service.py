@@ -47,11 +47,8 @@ _KEY_OF_ACCOUNT = select(_KEYS.c.id).where(
 )
 _INSERT_AGENT, _INSERT_KEY = PreparedInsert(Agent), PreparedInsert(ApiKey)
 _MASTER_KEYS, _MASTER_KEY_SEAL = table_of(MasterKey), seal_of(MasterKey)
-_VALID_MASTER_KEY = PreparedRead(
-    select(*_MASTER_KEY_SEAL.columns, _MASTER_KEYS.c.name).where(
-        _MASTER_KEYS.c.digest == bindparam("digest"), _MASTER_KEYS.c.active.is_(True)
-    )
-)
+_IS_ACTIVE = _MASTER_KEYS.c.digest == bindparam("digest"), _MASTER_KEYS.c.active.is_(True)
+_VALID_MASTER_KEY = PreparedRead(select(*_MASTER_KEY_SEAL.columns, _MASTER_KEYS.c.name).where(*_IS_ACTIVE))
 
 
 class KeyMemory:
@@ -204,15 +201,6 @@ def get_agent(session: Session, agent_id: str) -> AgentSnapshot:
         raise agent_not_found()
     _AGENT_SEAL.verify(session, found)
     return agent_snapshot(found)
-
-
-def reveal_api_key(session: Session, agent_id: str) -> str:
-    """Open the agent's newest valid key; the response must be `no-store`.
-
-    Raises: NotFound when the agent has no valid key.
-    """
-    key = newest_keys_of(session, [agent_id]).get(agent_id)
-    return identifiers.require(key, NotFound("This agent has no valid key."))
 
 
 def newest_keys_of(session: Session, agent_ids: Sequence[str]) -> dict[str, str]:
