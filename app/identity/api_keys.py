@@ -104,7 +104,6 @@ def add_limited(session: Session, agent_id: str, key: MintedKey, **limits: Any) 
 
 
 def list_limited(session: Session, agent_id: str, page: PageRequest, *, with_revoked: bool = True) -> Page[LimitedKey]:
-    """Return a page of an agent's keys with limits, oldest first."""
     conditions = [] if with_revoked else [exists().where(ApiKey.id == KeyLimit.id, ApiKey.revoked_at.is_(None))]
     found = page_of(session, KeyLimit, page, KeyLimit.account_id == agent_id, *conditions)
     ids = [row.id for row in found.items]

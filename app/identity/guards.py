@@ -44,6 +44,7 @@ API_KEY_SCHEME = "ApiKey"
 BEARER_SCHEME = "Bearer"
 MASTER_KEY_SCHEME = "MasterKey"
 PAYMENT_SCHEME = "Payment"
+_NO_MASTER_KEY = "A valid master key is required in the X-Master-Key header."
 FindPrincipal: TypeAlias = Callable[[str | None], Principal | None]
 
 
@@ -136,7 +137,7 @@ def current_principal() -> Principal:
 def current_master_key() -> MasterKeyPrincipal:
     """Return the master key of the current request. Raises: Unauthorized without one."""
     found: MasterKeyPrincipal | None = g.get("master_caller")
-    return require(found, _invalid_master_key())
+    return require(found, Unauthorized(_NO_MASTER_KEY))
 
 
 def acting_key_id() -> str:
@@ -221,15 +222,11 @@ def _check_key_or_registration(request: ClientRequest) -> None:
 
 def _check_master_key(request: ClientRequest) -> None:
     key: str | None = request.headers.get("X-Master-Key")
-    found = require(request.master_caller or service.find_master_key(key), _invalid_master_key())
+    found = require(request.master_caller or service.find_master_key(key), Unauthorized(_NO_MASTER_KEY))
     assert_role(request, found)
     limits.count_authenticated_request(found.key_id)
     g.master_caller = found
     client_socket.attribute_request(request.environ, found.key_id)
-
-
-def _invalid_master_key() -> Unauthorized:
-    return Unauthorized("A valid master key is required in the X-Master-Key header.")
 
 
 def _check_registration(request: ClientRequest) -> None:

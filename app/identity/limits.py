@@ -110,19 +110,17 @@ def count_failed_payment(network: str) -> Iterator[None]:
 
     Raises: RateLimited when X402_MISS_LIMIT, or 60 repetitions a minute of pending payments, are exceeded.
     """
-    limiter, limit, scope = app_state().rate_limiter, app_state().settings.x402_miss_limit, "payment"
+    limiter, limit = app_state().rate_limiter, app_state().settings.x402_miss_limit
     # Each repetition of a payment that is not settled asks the chain; a client that waits as told stays below this.
     pending = ("60 per minute" if limit else None, "pending payment", network)
-    limiter.check(limit, scope, network)
+    failed = limit, "payment", network
+    limiter.check(*failed)
     limiter.check(*pending)
     try:
         yield
-    except PaymentPending:
-        with suppress(RateLimited):
-            limiter.count(*pending)
-        raise
     except ServiceError as refusal:
-        if refusal.status == HTTPStatus.PAYMENT_REQUIRED:
+        is_pending = isinstance(refusal, PaymentPending)
+        if is_pending or refusal.status == HTTPStatus.PAYMENT_REQUIRED:
             with suppress(RateLimited):
-                limiter.count(limit, scope, network)
+                limiter.count(*(pending if is_pending else failed))
         raise

@@ -132,7 +132,6 @@ def make_agent() -> Response:
 
 @auth.session_pages.get(_CONNECT)
 def show_consent(signed: str) -> Response:
-    """Show the form with which the owner permits the application what it may do."""
     return _render_consent(_read(signed), signed)
 
 

@@ -59,7 +59,8 @@ def request_export(actor: Actor, owner: OwnerKeyView, wallet_id: str) -> None:
             # Any number of times in a day: an answer may be lost, and to ask again takes days.
             times = {"valid_from": start, "expires_at": start + timedelta(days=1)}
             request_id, signer = identifiers.new_id(), app_state().ports.signer
-            _add(session, owner, id=request_id, wallet_id=wallet_id, **times)
+            session.add(KeyTransfer(owner_key_id=owner.id, id=request_id, wallet_id=wallet_id, **times))
+            session.flush()
             if signer is not None:
                 signer.announce_export(wallet_id, request_id)
             _announce(session, actor, EventType.WALLET_EXPORT_REQUESTED, owner, wallet_id, **times)
@@ -96,8 +97,8 @@ def begin_import(owner: OwnerKeyView) -> tuple[str, str]:
     with unit_of_work() as session:
         _lock(session, owner)
         session.execute(delete(KeyTransfer).filter_by(owner_key_id=owner.id, wallet_id=None))
-        until = now + timedelta(minutes=30)
-        _add(session, owner, id=import_id, key_sealed=sealed, valid_from=now, expires_at=until)
+        times = {"valid_from": now, "expires_at": now + timedelta(minutes=30)}
+        session.add(KeyTransfer(owner_key_id=owner.id, id=import_id, key_sealed=sealed, **times))
     return import_id, public
 
 
@@ -138,11 +139,6 @@ def _lock(session: Session, owner: OwnerKeyView, *, exports: str | None = None) 
         seal_of(Wallet).verify(session, wallet)
         if identity.get_agent(session, owner.agent_id).is_frozen:
             raise WalletFrozen
-
-
-def _add(session: Session, owner: OwnerKeyView, **values: Any) -> None:
-    session.add(KeyTransfer(owner_key_id=owner.id, **values))
-    session.flush()
 
 
 def _announce(

@@ -55,7 +55,6 @@ class Text(ParsedField, fields.String):
 
 
 def one_of(choices: Iterable[str], **options: Any) -> Text:
-    """Return a field for one of these words."""
     return Text(validate=validate.OneOf(list(choices), error="must be one of {choices}"), **options)
 
 

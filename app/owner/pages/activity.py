@@ -93,7 +93,6 @@ def show_transaction(key: OwnerKeyView, transaction_id: str) -> Response:
 
 @session_pages.get(f"{_AGENT}/purchases/<string:purchase_id>")
 def show_purchase(key: OwnerKeyView, purchase_id: str) -> Response:
-    """Show a purchase in a web shop, with its screenshots."""
     purchase = _owned_purchase(key, purchase_id)
     told = purchase.error and advice_on(purchase.error)
     return render_page("purchase.html", agent=agent_of(key), purchase=purchase, advice=told)

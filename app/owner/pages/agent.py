@@ -77,7 +77,6 @@ def show_wallet(key: OwnerKeyView, wallet_id: str | None = None) -> Response:
 
 @auth.session_pages.get(f"{_AGENT}/limits")
 def show_agent_limits(key: OwnerKeyView) -> Response:
-    """Show the limits of the agent's first wallet."""
     with read_only_unit() as session:
         owned = wallets.all_of(session, key.agent_id)
     if not owned:
@@ -160,7 +159,6 @@ def rotate_api_key(key: OwnerKeyView) -> Response:
 
 @auth.session_pages.post(f"{_AGENT}/keys/revoke")
 def revoke_key(key: OwnerKeyView) -> Response:
-    """Revoke a further key of the agent."""
     with suppress(NotFound):
         agent_keys.revoke(sessions.acting_owner(key), key.agent_id, request.form.get("key_id", ""))
     return auth.see_other(url_for("owner.show_keys", agent_id=key.agent_id))

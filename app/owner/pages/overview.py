@@ -194,5 +194,4 @@ def recent_calls(session: Session, agent_id: str) -> list[UsageByDay]:
 
 
 def chart_start(today: date) -> date:
-    """Return the first day of a chart that ends today."""
     return today - timedelta(days=CHART_DAYS - 1)
