@@ -166,10 +166,7 @@ def _service_item(service: Service, accepts: _Accepts) -> dict[str, Any]:
 
 
 def _item(path: str, accepted: list[dict[str, Any]], at: datetime) -> dict[str, Any]:
-    return {
-        "resource": _url(path), "type": "http", "x402Version": 2,
-        "accepts": accepted, "lastUpdated": at,
-    }  # fmt: skip
+    return {"resource": _url(path), "type": "http", "x402Version": 2, "accepts": accepted, "lastUpdated": at}
 
 
 def _service_path(service: Service) -> str:

@@ -90,13 +90,10 @@ def _claim(rank: QueueRank) -> tuple[QueueTurn, EventTarget | None] | None:
             return None
         in_queue = select(EventTarget.id).where(EventTarget.queue == turn.name, _is_due(now))
         next_one = in_queue.order_by(EventTarget.lease_until, EventTarget.due_at).limit(1)
-        target = session.scalars(
-            update(EventTarget)
-            .where(EventTarget.id == next_one.scalar_subquery(), _is_due(now))
-            .values(holder=identifiers.new_id(), lease_until=turn.lease_until)
-            .returning(EventTarget),
-            execution_options={"synchronize_session": False},
-        ).one_or_none()
+        is_next = EventTarget.id == next_one.scalar_subquery(), _is_due(now)
+        taken = {"holder": identifiers.new_id(), "lease_until": turn.lease_until}
+        claimed = update(EventTarget).where(*is_next).values(taken).returning(EventTarget)
+        target = session.scalars(claimed, execution_options={"synchronize_session": False}).one_or_none()
         if target is None:
             queues.release(session, turn)
         else:

@@ -131,7 +131,10 @@ def _further_texts(environ: Mapping[str, Any]) -> list[str]:
 
 def current_principal() -> Principal:
     """Return the principal of the current request. Raises: Unauthorized without one."""
-    return require(find_principal(), Unauthorized())
+    found = find_principal()
+    if found is None:
+        raise Unauthorized
+    return found
 
 
 def current_master_key() -> MasterKeyPrincipal:
@@ -204,7 +207,10 @@ def find_principal_by_sdk_key(request: ClientRequest, find: FindPrincipal = serv
 
 
 def _check_any_key(request: ClientRequest) -> None:
-    authenticate_as(request, require(service.find_principal(api_key(request)), Unauthorized()))
+    found = service.find_principal(api_key(request))
+    if found is None:
+        raise Unauthorized
+    authenticate_as(request, found)
 
 
 def _check_agent_key(request: ClientRequest) -> None:
