@@ -153,7 +153,7 @@ def _deliver_batch(target: EventTarget, turn: QueueTurn) -> bool:
 
 
 def _pause_until_message(target: EventTarget) -> bool:
-    """Pause a mailbox, in whatever spelling, or a browser that has had its messages; return whether it has."""
+    """Pause a browser, or a mailbox of any agents and spellings, that has had its messages; return whether it has."""
     is_mailbox, is_target = target.kind == TargetKind.EMAIL.value, EventTarget.id == target.id
     are_same = EventTarget.queue == target.queue if is_mailbox else is_target
     with unit_of_work() as session:
