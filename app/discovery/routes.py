@@ -85,7 +85,9 @@ def list_paid_resources(query: dict[str, Any]) -> dict[str, Any]:
     """List what can be bought without an account: the providers' routes, then the services of the catalog."""
     page, extension = query.pop("page"), query.pop("extensions")
     is_known = query.pop("type") in {None, "http"} and extension in {None, "bazaar"}
-    found = _find(page, query, is_described=bool(extension)) if is_known else Page[Any]((), 0, page)
+    found: Page[Any] = Page((), 0, page)
+    if is_known:
+        found = _find(page, query, is_described=bool(extension))
     accepts = cache(terms.accepted_payments)
     items = [
         _service_item(each, accepts) if isinstance(each, Service) else _route_item(each, accepts)

@@ -222,4 +222,4 @@ def _render(key: OwnerKeyView, wallet_id: str | None = None, *, status: int = 20
         export = next(iter(list_open(session, key, KeyTransfer.wallet_id == wallet.id)), None)
     seconds = (export.valid_from - clock.now()).total_seconds() if export else 0
     shown |= {"wallet": wallet, "export": export, "hours_left": -int(-seconds // 3600)}
-    return auth.render_page("html", status=status, **shown)
+    return auth.render_page("wallet_keys.html", status=status, **shown)
