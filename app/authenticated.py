@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import partial
 from operator import attrgetter
 from typing import Any, ClassVar
 
@@ -201,18 +202,17 @@ def changing(
     seal.restamp(session, rows)
 
 
-def change(session: Session, model: Any, *conditions: ColumnElement[bool], **values: Any) -> int:
+def change(
+    session: Session, model: Any, *conditions: ColumnElement[bool], reduces_power: bool = False, **values: Any
+) -> int:
     """Change the rows that meet conditions, with new MACs; return how many. Raises: RowChanged."""
-    with changing(session, model, *conditions):
+    with changing(session, model, *conditions, reduces_power=reduces_power):
         done: Any = session.execute(update(model).where(*conditions).values(values))
         return int(done.rowcount)
 
 
-def withdraw(session: Session, model: Any, *conditions: ColumnElement[bool], **values: Any) -> int:
-    """Change the rows that meet conditions so that they give less power; return how many."""
-    with changing(session, model, *conditions, reduces_power=True):
-        done: Any = session.execute(update(model).where(*conditions).values(values))
-        return int(done.rowcount)
+withdraw = partial(change, reduces_power=True)
+"""Changes the rows that meet conditions so that they give less power."""
 
 
 def is_permitted(session: Session) -> bool:

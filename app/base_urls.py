@@ -16,8 +16,8 @@ _MAX_URL_LENGTH = 2048
 _PORTS = {"http": 80, "https": 443}
 _VISIBLE = re.compile(r"[\x21-\x7e]+", re.ASCII)
 _LABEL = r"(?!-)[a-z0-9-]{1,63}(?<!-)"
-_HOST = re.compile(rf"{_LABEL}(?:\.{_LABEL})*", re.ASCII)
-_MAX_HOST_LENGTH = 253
+HOST = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*", re.ASCII)
+"""A host name in lower case."""
 # URL parsers read such a last label as a number in any base (WHATWG URL, "ends in a number").
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)
 _PATH = re.compile(r"(?:/[A-Za-z0-9._~!$&'()*+,=:@-]+)*", re.ASCII)
@@ -118,7 +118,7 @@ def _host(text: str) -> str:
     host = text.lower().removesuffix(".")
     if _address(host) is not None:
         return str(_address(host))
-    if not _HOST.fullmatch(host) or len(host) > _MAX_HOST_LENGTH:
+    if not HOST.fullmatch(host):
         raise ValueError("must name a host such as api.example.com")
     if _NUMBER.fullmatch(host.rpartition(".")[2]):
         raise ValueError("must write an IP address in its usual form")

@@ -54,8 +54,8 @@ from app.oauth import pages as oauth_pages
 from app.oauth import routes as oauth
 from app.oauth.clients import ClientDocuments
 from app.observability import telemetry
-from app.owner import address_book, notices
-from app.owner.pages import activity, addresses, agent, charts, claim, limits, template_filters, wallet_keys
+from app.owner import address_book, notices, wallet_keys
+from app.owner.pages import activity, agent, charts, claim, limits, template_filters
 from app.owner.pages import approvals as owner_approvals
 from app.owner.passkeys import pages as passkeys
 from app.owner.session import auth, sign_in
@@ -94,7 +94,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _MODULES_WITH_ROUTES = (
     agents, device, wallets, buying, approvals, events, usage, payments, platform, lookups, shared_budgets, trading,
     gateway, catalog, services, payouts, proxy, discovery, receipts, shopping, status, auth, sign_in, activity,
-    addresses, agent, owner_approvals, claim, limits, notices, passkeys, wallet_keys, pages, metrics, mcp, oauth,
+    address_book, agent, owner_approvals, claim, limits, notices, passkeys, wallet_keys, pages, metrics, mcp, oauth,
     oauth_pages, console,
 )  # fmt: skip
 

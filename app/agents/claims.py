@@ -35,6 +35,7 @@ from app.extensions import Model
 from app.identity import grants, owner_keys
 from app.identity import service as identity
 from app.identity.owner_keys import OwnerKeyView
+from app.identity.principal import Grant
 from app.identity.service import AgentSnapshot
 from app.state import app_state
 
@@ -86,7 +87,6 @@ CODE_LIFETIME = timedelta(seconds=315_360_000)
 
 _CODE = re.compile(rf"([{CODE_LETTERS}]{{4}})([0-9]{{4}})", re.ASCII)
 _MAX_INPUT_LENGTH = 64
-_MINUS = "\u2212"
 REPLAY_WINDOW = timedelta(hours=24)
 MAX_REPLAYS = 20
 """Replays of a claim's response; as many more are reserved for the holder of its receipt."""
@@ -106,8 +106,8 @@ def normalise_code(text: str) -> str | None:
     if len(text) > _MAX_INPUT_LENGTH:
         return None
     folded = unicodedata.normalize("NFKC", text).upper()
-    kinds = ((each, unicodedata.category(each)) for each in folded if each != _MINUS)
-    # Without spaces, punctuation with all dashes, and invisible characters of pasted text.
+    # Without spaces, punctuation with all dashes and the minus sign, and invisible characters of pasted text.
+    kinds = ((each, unicodedata.category(each)) for each in folded if each != "\u2212")
     kept = "".join(each for each, kind in kinds if kind[0] not in "ZP" and kind not in ("Cc", "Cf"))
     found = _CODE.fullmatch(kept)
     return f"{found[1]}-{found[2]}" if found else None
@@ -143,14 +143,6 @@ def issue(session: Session, agent_id: str) -> str:
     raise RuntimeError("no unused claim code was found: nearly all are taken")
 
 
-def replace(session: Session, agent_id: str) -> str:
-    """Revoke the agent's open code and issue another. Raises: AlreadyClaimed, NotFound."""
-    if identity.lock_agent(session, agent_id).claimed_at is not None:
-        raise AlreadyClaimed("This agent is already claimed; it needs no new claim code.")
-    revoke(session, agent_id)
-    return issue(session, agent_id)
-
-
 def revoke(session: Session, agent_id: str) -> bool:
     """Revoke the agent's open code; return whether there was one."""
     is_open = (ClaimCode.agent_id == agent_id, ClaimCode.claimed_at.is_(None), ClaimCode.revoked_at.is_(None))
@@ -184,7 +176,7 @@ def redeem(session: Session, claim_code: ClaimCode, *, email: str | None, receip
     if not identity.record_claim(session, claim_code.agent_id, owner_key, email=email, at=now):
         return None
     is_open = (ClaimCode.id == claim_code.id, ClaimCode.claimed_at.is_(None), ClaimCode.revoked_at.is_(None))
-    answer = {"answer_sealed": sealed, "receipt_digest": identifiers.digest(receipt)}
+    answer: dict[str, Any] = {"answer_sealed": sealed, "receipt_digest": identifiers.digest(receipt)}
     if not change(session, ClaimCode, *is_open, claimed_at=now, claim_email=email, **answer):
         raise NotFound("This code is not valid.")
     return owner_key
@@ -278,7 +270,6 @@ def find_owner_code(session: Session, typed: str) -> tuple[OwnerCode, OwnerKeyVi
 
 
 def list_owner_codes(session: Session, key_id: str) -> dict[str, list[Any]]:
-    """Return the rows of an owner key's codes by kind."""
     seal, is_meant = seal_of(OwnerCode), (OwnerCode.owner_key_id == key_id, OwnerCode.expires_at > clock.now())
     rows = session.execute(select(*seal.columns).where(*is_meant)).all()
     return {kind: [row for row in rows if row.kind == kind and seal.accepts(session, row)] for kind in CodeKind}
@@ -297,9 +288,16 @@ def use_owner_code(session: Session, code: OwnerCode, *, new_key_id: str) -> Non
 def end_connections(session: Session, agent_id: str, *, reason: str) -> None:
     """End what owners have permitted applications to do for an agent, with an event for each."""
     for grant in grants.list_live(session, agent_id):
+        end_connection(session, grant, reason=reason)
+
+
+def end_connection(session: Session, grant: Grant, *, reason: str) -> bool:
+    """End what an owner has permitted an application, with an event; return whether this call did so."""
+    has_ended = grants.end(session, grant.id)
+    if has_ended:
         data = {"connection_id": grant.id, **grants.as_json(grant), "reason": reason}
-        if grants.end(session, grant.id):
-            outbox.record(session, EventType.CONNECTION_ENDED, agent_id=agent_id, object_id=grant.id, data=data)
+        outbox.record(session, EventType.CONNECTION_ENDED, agent_id=grant.agent_id, object_id=grant.id, data=data)
+    return has_ended
 
 
 def cancel_owner_codes(actor: Actor, agent_id: str) -> None:

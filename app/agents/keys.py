@@ -22,32 +22,24 @@ from app.identity.principal import KeyKind, Principal
 from app.identity.service import KeyMemory
 from app.state import app_state
 
-_CREATIONS, _CHANGES = "30 per minute;200 per day", "60 per minute"
-
 
 def create(
-    actor: Actor,
-    agent_id: str,
-    limits: Mapping[str, Any],
-    *,
-    email: str | None,
-    claim: Claim,
-    caller: Principal | None = None,
+    actor: Actor, agent_id: str, values: Mapping[str, Any], *, claim: Claim, caller: Principal | None = None
 ) -> tuple[LimitedKey, str]:
     """Make a key with limits, for the agent's own key `caller` or an operator; return it with its text.
 
     Raises: LimitReached, NotFound; RateLimited and Unauthorized for a `caller`.
     """
-    _count(_CREATIONS, "new key", caller)
+    _count("30 per minute;200 per day", "new key", caller)
     with unit_of_work() as session:
         _lock(session, agent_id, caller)
         key = identity.mint_api_key(KeyKind.GATEWAY)
         follows_tags = budgets.lock_for_tags(session, agent_id)
-        api_keys.add_limited(session, agent_id, key, email=email, **limits)
+        api_keys.add_limited(session, agent_id, key, **values)
         if follows_tags:
             budgets.assign_members(session)
         claim.bind(session, key.id)
-        trail.record(session, actor, AuditEvent(AuditAction.KEY_ADDED, agent_id, after=_recorded(key.id, limits)))
+        trail.record(session, actor, AuditEvent(AuditAction.KEY_ADDED, agent_id, after=_recorded(key.id, values)))
         return api_keys.get_limited(session, agent_id, key.id), key.key
 
 
@@ -76,7 +68,7 @@ def change(
 
     Raises: NotFound; RateLimited and Unauthorized for a `caller`.
     """
-    _count(_CHANGES, "changed key", caller)
+    _count("60 per minute", "changed key", caller)
     with unit_of_work() as session:
         _lock(session, agent_id, caller)
         key_id = _id(key_id)
@@ -103,7 +95,7 @@ def revoke(actor: Actor, agent_id: str, key_id: str) -> LimitedKey:
 def _recorded(key_id: str, limits: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the audit log has of a key's limits."""
     shown = {name: str(value) if isinstance(value, StrEnum | datetime) else value for name, value in limits.items()}
-    return {"key_id": key_id, **shown}
+    return {"key_id": key_id, **{name: value for name, value in shown.items() if name != "email"}}
 
 
 def _count(limit: str, scope: str, caller: Principal | None) -> None:

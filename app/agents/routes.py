@@ -9,23 +9,17 @@ from app.core.pagination import Page
 from app.errors import AlreadyClaimed, InvalidInput, KeyServiceUnavailable, LimitReached
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
+from app.identity import guards
 from app.identity.api_keys import LimitedKey
-from app.identity.guards import (
-    AGENT_KEY,
-    KEY_OR_REGISTRATION,
-    REGISTRATION,
-    current_principal,
-    find_principal,
-    require_agent,
-)
+from app.identity.guards import require_agent
 from app.state import app_state
 from app.web.blueprint import Blueprint
 from app.web.schemas import PageQuery, assert_any_field
 
-registration = Blueprint("registration", guard=REGISTRATION, url_prefix="/v1")
-agents = Blueprint("agents", guard=AGENT_KEY, url_prefix="/v1/agents")
-keys = Blueprint("keys", guard=KEY_OR_REGISTRATION, url_prefix="/v1")
-agent_keys_blueprint = Blueprint("agent_keys", guard=AGENT_KEY, url_prefix="/v1/keys")
+registration = Blueprint("registration", guard=guards.REGISTRATION, url_prefix="/v1")
+agents = Blueprint("agents", guard=guards.AGENT_KEY, url_prefix="/v1/agents")
+keys = Blueprint("keys", guard=guards.KEY_OR_REGISTRATION, url_prefix="/v1")
+agent_keys_blueprint = Blueprint("agent_keys", guard=guards.AGENT_KEY, url_prefix="/v1/keys")
 
 
 @registration.post("/agents/register")
@@ -47,7 +41,7 @@ def issued_key(key: LimitedKey, text: str) -> dict[str, Any]:
 @keys.post("/keys")
 @idempotent(
     owner=require_agent,
-    applies=lambda: find_principal() is not None,
+    applies=lambda: guards.find_principal() is not None,
     rebuild=lambda key_id: issued_key(*agent_keys.reveal(require_agent(), key_id)),
     note="For the key of an agent: the same `Idempotency-Key` within 24 hours returns the same key.",
 )
@@ -56,12 +50,9 @@ def issued_key(key: LimitedKey, text: str) -> dict[str, Any]:
 @keys.raises(LimitReached)
 def create_gateway_key(body: dict[str, Any], claim: Claim) -> Any:
     """Issue a gateway-only key with its own credits, or, with an agent's key, a further key that spends the agent's."""
+    if caller := guards.find_principal():
+        return issued_key(*agent_keys.create(current_actor(), require_agent(), body, claim=claim, caller=caller))
     email = body.pop("email")
-    if find_principal() is not None:
-        caller = current_principal()
-        return issued_key(
-            *agent_keys.create(current_actor(), require_agent(), body, email=email, claim=claim, caller=caller)
-        )
     if body:
         raise InvalidInput("Limits are for the further key of an agent: send the agent's X-API-Key.")
     return service.issue_gateway_key(email=email)
@@ -88,7 +79,7 @@ def get_key(key_id: str) -> LimitedKey:
 def change_key(body: dict[str, Any], key_id: str) -> LimitedKey:
     """Change the limits of a further key; they apply from its next call on."""
     assert_any_field(body, schemas.KeyChanges)
-    return agent_keys.change(current_actor(), require_agent(), key_id, body, caller=current_principal())
+    return agent_keys.change(current_actor(), require_agent(), key_id, body, caller=guards.current_principal())
 
 
 @agent_keys_blueprint.delete("/<string:key_id>")

@@ -16,6 +16,7 @@ _MODEL = ma.validate.Regexp(r"^[!-~]{1,200}$", error="must be 1 to 200 visible A
 _MODELS = ma.validate.Length(max=100, error="must have at most 100 entries")
 _TAGS = ma.validate.Length(max=20, error="must have at most 20 entries")
 _MAX_TAG_CHARS = 50
+_OWNERS = {"description": "The owner's address: the agent can then be claimed with this address only."}
 
 
 class Tag(Name):
@@ -32,11 +33,7 @@ class RegisterRequest(Schema):
     """Both fields are optional; null and blank count as absent."""
 
     name = Name(load_default=None, allow_none=True)
-    email = Email(
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "The owner's address: the agent can then be claimed with this address only."},
-    )
+    email = Email(load_default=None, allow_none=True, metadata=_OWNERS)
 
 
 class RegisteredWallet(Schema):

@@ -12,6 +12,7 @@ from app.agents import claims
 from app.core import money
 from app.credits import accounts as credit_accounts
 from app.db.unit_of_work import unit_of_work
+from app.errors import AlreadyClaimed
 from app.idempotency.service import Claim
 from app.identity import service as identity
 from app.identity.principal import KeyKind
@@ -67,14 +68,13 @@ def issue_gateway_key(*, email: str | None) -> IssuedGatewayKey:
 
 
 def replace_claim_code(agent_id: str, *, claim: Claim) -> str:
-    """Replace the code of an unclaimed agent; the previous one becomes invalid.
-
-    Raises: AlreadyClaimed.
-    """
+    """Revoke the open code of an unclaimed agent and issue another. Raises: AlreadyClaimed, NotFound."""
     with unit_of_work() as session:
-        code = claims.replace(session, agent_id)
+        if identity.lock_agent(session, agent_id).claimed_at is not None:
+            raise AlreadyClaimed("This agent is already claimed; it needs no new claim code.")
+        claims.revoke(session, agent_id)
         claim.bind(session, agent_id)
-        return code
+        return claims.issue(session, agent_id)
 
 
 def _open_account(session: Session, owner_id: str) -> int:

@@ -78,6 +78,7 @@ _CHAIN_KEYS = SealedColumn(AuditHead.__tablename__, "sealed")
 _MAX_LISTED = 50
 _INSERT_BATCH = 200
 _INSERT_HEAD = PreparedInsert(AuditHead, unique=[AuditHead.name])
+_ENTRIES = select(table_of(AuditEntry)).order_by(AuditEntry.number.desc())
 GENESIS = "0" * 64
 # The acts of operators are witnessed immediately, all others within the hour.
 _WITNESSED = frozenset({ActorKind.MASTER_KEY, ActorKind.COMMAND})
@@ -235,7 +236,7 @@ def erase(session: Session, are_meant: ColumnElement[bool], naming: Sequence[str
     """
     is_named, is_operators = AuditEntry.action.in_(naming), AuditEntry.actor_kind.in_(_WITNESSED)
     has_address = and_(~is_operators, AuditEntry.client_address.is_not(None))
-    found = session.execute(_entries().where(are_meant, or_(is_named, has_address))).mappings()
+    found = session.execute(_ENTRIES.where(are_meant, or_(is_named, has_address))).mappings()
     rows = [each for each in found if ERASED not in (each["after"] or {})]
     key = unseal_chain_key(session.scalars(select(AuditHead.sealed).filter_by(name=TRAIL_NAME)).one()) if rows else b""
     for row in rows:
@@ -265,15 +266,15 @@ def list_entries(
     total = head.number
     if conditions:
         total = count(session, AuditEntry, *conditions)
-        rows = _entries().where(*conditions).limit(page.limit).offset(page.offset)
+        rows = _ENTRIES.where(*conditions).limit(page.limit).offset(page.offset)
     else:
-        rows = _entries().where(AuditEntry.number <= head.number - page.offset).limit(page.limit)
+        rows = _ENTRIES.where(AuditEntry.number <= head.number - page.offset).limit(page.limit)
     return Page(session.execute(rows).all(), total, page), head
 
 
 def get_entry(session: Session, entry_id: str) -> AuditEntryRow:
     """Return one entry. Works in a read-only unit. Raises: NotFound."""
-    row = session.execute(_entries().where(AuditEntry.id == entry_id)).one_or_none()
+    row = session.execute(_ENTRIES.where(AuditEntry.id == entry_id)).one_or_none()
     return require(row, NotFound("No audit entry has this id."))
 
 
@@ -312,13 +313,8 @@ def _assert_authorized(session: Session, actor: Actor) -> None:
 
 def _advance_head(session: Session, by: int) -> tuple[int, str, bytes]:
     """Lock the head and reserve numbers; return the last one, the hash before the first, and the key."""
-    locked = (
-        update(AuditHead)
-        .where(AuditHead.name == TRAIL_NAME)
-        .values(number=AuditHead.number + by)
-        .returning(AuditHead.number, AuditHead.hash, AuditHead.sealed)
-        .execution_options(synchronize_session=False)
-    )
+    heads = table_of(AuditHead)
+    locked = update(heads).where(heads.c.name == TRAIL_NAME).values(number=heads.c.number + by).returning(*heads.c)
     row = session.execute(locked).one_or_none()
     if row is None:
         key = secrets.token_bytes(32)
@@ -326,10 +322,6 @@ def _advance_head(session: Session, by: int) -> tuple[int, str, bytes]:
         _INSERT_HEAD.execute(session, {**head, "sealed": _CHAIN_KEYS.seal(key, TRAIL_NAME)})
         row = session.execute(locked).one()
     return row.number, row.hash, unseal_chain_key(row.sealed)
-
-
-def _entries() -> Any:
-    return select(table_of(AuditEntry)).order_by(AuditEntry.number.desc())
 
 
 def entry_hash(key: bytes, previous: str, entry: Mapping[str, Any]) -> str:

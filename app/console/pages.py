@@ -37,7 +37,7 @@ console = Blueprint("console", __name__, url_prefix="/admin")
 
 _NUMBERS = {"usd": re.compile(r"\d{1,15}(\.\d{1,15})?", re.ASCII), "count": re.compile(r"\d{0,15}", re.ASCII)}
 _COOKIE, _SESSION = "purser_console", "purser.console_session"
-_SECTIONS: dict[str, Any] = tomllib.loads((Path(__file__).parent / "sections.toml").read_text("utf-8"))
+_SECTIONS: dict[str, dict[str, Any]] = tomllib.loads((Path(__file__).parent / "sections.toml").read_text("utf-8"))
 _OVERVIEW: Any = _SECTIONS.pop("overview")
 _PLACES = tuple((slug, each["title"]) for slug, each in _SECTIONS.items() if not {"needs", "is_hidden"} & each.keys())
 _MAX_FORM_BYTES = 16 * 1024
@@ -213,10 +213,7 @@ def _assert_host() -> None:
 
 
 def _section(slug: str) -> Mapping[str, Any]:
-    if slug not in _SECTIONS:
-        raise NotFound
-    found: Mapping[str, Any] = _SECTIONS[slug]
-    return found
+    return require(_SECTIONS.get(slug), NotFound())
 
 
 def _call(view: str, arguments: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Any:

@@ -18,15 +18,11 @@ from app.web.fields import Email, Instant, Text, Usd
 from app.web.schemas import Schema
 
 device = Blueprint("device", guard=KEYLESS, url_prefix="/v1/device")
-
-
+_RECEIPT = ma.validate.Regexp(r"^[!-~]{32,200}$", error="must be 32 to 200 visible ASCII characters")
 _CODE = "Four letters, a hyphen, four digits; any case and punctuation."
 
 
-class CodeQuery(Schema):
-    """The code to look up."""
-
-    code = fields.String(required=True, metadata={"description": _CODE})
+CodeQuery = Schema.from_dict({"code": fields.String(required=True, metadata={"description": _CODE})})
 
 
 class CodeInfoResponse(Schema):
@@ -44,12 +40,7 @@ class ClaimRequest(Schema):
 
     code = fields.String(required=True, metadata={"description": _CODE})
     email = Email(load_default=None, allow_none=True)
-    claim_receipt = Text(
-        data_key="claimReceipt",
-        load_default=None,
-        allow_none=True,
-        validate=ma.validate.Regexp(r"^[!-~]{32,200}$", error="must be 32 to 200 visible ASCII characters"),
-    )
+    claim_receipt = Text(data_key="claimReceipt", load_default=None, allow_none=True, validate=_RECEIPT)
 
 
 class ClaimedWallet(RegisteredWallet):

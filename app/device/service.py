@@ -23,6 +23,10 @@ from app.identity.service import AgentSnapshot
 from app.wallets.core import wallets
 from app.wallets.core.wallets import WalletView
 
+_NO_SUCH_CODE = (
+    "This code is not valid. Compare it with the one that the agent gave you, or ask the agent for another one."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ClaimedAgent:
@@ -46,7 +50,7 @@ def describe(code: str, *, network: str) -> ClaimCode:
         claim_code = claims.find(session, code)
         if claim_code is None:
             guess_limits.record_miss(session, network)
-    return identifiers.require(claim_code, _no_such_code())
+    return identifiers.require(claim_code, NotFound(_NO_SUCH_CODE))
 
 
 def claim_agent(code: str, *, email: str | None, network: str, receipt: str | None = None) -> ClaimedAgent:
@@ -86,7 +90,7 @@ def _validation_failure(found: ClaimCode | None, email: str | None, *, check_ema
     `check_email_only`: the service-wide limit is exceeded, and only codes with a required email address are accepted.
     """
     if found is None or (check_email_only and not found.is_email_required):
-        return _no_such_code()
+        return NotFound(_NO_SUCH_CODE)
     if found.is_claimed:
         repeats = found.is_replayable(clock.now()) and claims.emails_equal(found.claim_email, email)
         return None if repeats else AlreadyClaimed()
@@ -122,17 +126,13 @@ def _claimed_agent(session: Session, agent_id: str, owner_key: str | None, recei
     except NotFound:
         # The agent may have deleted its wallets; it can be claimed all the same.
         wallet = None
+    key = identity.newest_keys_of(session, [agent_id]).get(agent_id)
     return ClaimedAgent(
-        agent=agent, email=agent.email or agent.claimed_email, api_key=identity.reveal_api_key(session, agent_id),
+        agent=agent, email=agent.email or agent.claimed_email,
+        api_key=identifiers.require(key, NotFound("This agent has no valid key.")),
         credits_nanos=credit_accounts.balance(session, agent_id).credits_nanos,
         claimed_at=agent.claimed_at or clock.now(), owner_key=owner_key, claim_receipt=receipt, wallet=wallet,
     )  # fmt: skip
-
-
-def _no_such_code() -> NotFound:
-    return NotFound(
-        "This code is not valid. Compare it with the one that the agent gave you, or ask the agent for another one."
-    )
 
 
 def _too_many_attempts(seconds: int) -> RateLimited:

@@ -171,7 +171,6 @@ def _shown(value: object) -> str:
     return " ".join(str(value).split())[:200]
 
 
-_TTL_SECONDS = 24 * 3600
 _MAX_PLAIN_BYTES = 3000
 """A push service must accept 4096 bytes of encrypted body."""
 
@@ -184,7 +183,7 @@ def _push(endpoint: str, keys: Mapping[str, str], events: Sequence[Any]) -> dict
 
     encrypted = WebPusher({"endpoint": endpoint, "keys": dict(keys)}).encode(_push_message(events))["body"]
     headers = {
-        "Content-Type": "application/octet-stream", "Content-Encoding": "aes128gcm", "TTL": str(_TTL_SECONDS),
+        "Content-Type": "application/octet-stream", "Content-Encoding": "aes128gcm", "TTL": str(24 * 3600),
         "Urgency": "high", **_authorization(private, endpoint),
     }  # fmt: skip
     answered = _post(endpoint, [*headers.items()], encrypted)

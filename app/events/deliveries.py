@@ -37,28 +37,15 @@ DELAYS = (
     16 * _HOUR, 24 * _HOUR, 24 * _HOUR,
 )  # fmt: skip
 """How long after each failed attempt the next one follows; then the delivery has failed."""
-_JITTER_PERCENT = 20
 DISABLED_AFTER = timedelta(days=3)
 _BATCH_SIZE = 50
 _BATCH_SECONDS = 2
-_TURN_SECONDS = 10
 _random = random.SystemRandom()
 
 
 def _is_digested(target: EventTarget) -> bool:
     """Return whether a target is one that a person reads."""
     return target.kind != TargetKind.WEBHOOK.value
-
-
-def next_message_at(session: Session, target: EventTarget) -> datetime:
-    """Return when the next message may be sent: to a mailbox, whatever agents or spellings it was entered for."""
-    of_target = EventTarget.id == target.id
-    if target.kind == TargetKind.EMAIL.value:
-        of_target = EventTarget.queue == target.queue
-    sent = sorted(at for times in session.scalars(select(EventTarget.sent).where(of_target)) for at in times or ())
-    if len(sent) < MAX_MESSAGES:
-        return target.created_at
-    return datetime.fromisoformat(sent[-MAX_MESSAGES]) + WINDOW
 
 
 def has_due(now: datetime) -> ColumnElement[bool]:
@@ -86,7 +73,7 @@ def deliver_next(rank: QueueRank = QueueRank.AGENT) -> bool:
         # Another thread claimed the queue's last one.
         return True
     try:
-        deadline = time.monotonic() + _TURN_SECONDS
+        deadline = time.monotonic() + 10
         while _deliver_batch(target, turn) and time.monotonic() < deadline:
             pass
     finally:
@@ -103,13 +90,10 @@ def _claim(rank: QueueRank) -> tuple[QueueTurn, EventTarget | None] | None:
             return None
         in_queue = select(EventTarget.id).where(EventTarget.queue == turn.name, _is_due(now))
         next_one = in_queue.order_by(EventTarget.lease_until, EventTarget.due_at).limit(1)
-        target = session.scalars(
-            update(EventTarget)
-            .where(EventTarget.id == next_one.scalar_subquery(), _is_due(now))
-            .values(holder=identifiers.new_id(), lease_until=turn.lease_until)
-            .returning(EventTarget),
-            execution_options={"synchronize_session": False},
-        ).one_or_none()
+        is_next = EventTarget.id == next_one.scalar_subquery(), _is_due(now)
+        taken = {"holder": identifiers.new_id(), "lease_until": turn.lease_until}
+        claimed = update(EventTarget).where(*is_next).values(taken).returning(EventTarget)
+        target = session.scalars(claimed, execution_options={"synchronize_session": False}).one_or_none()
         if target is None:
             queues.release(session, turn)
         else:
@@ -169,13 +153,13 @@ def _deliver_batch(target: EventTarget, turn: QueueTurn) -> bool:
 
 
 def _pause_until_message(target: EventTarget) -> bool:
-    """Pause a mailbox or browser that has had its messages; return whether it has."""
+    """Pause a browser, or a mailbox of any agents and spellings, that has had its messages; return whether it has."""
+    is_mailbox, is_target = target.kind == TargetKind.EMAIL.value, EventTarget.id == target.id
+    are_same = EventTarget.queue == target.queue if is_mailbox else is_target
     with unit_of_work() as session:
-        until = next_message_at(session, target)
-        if until > clock.now():
-            update_rows(session, EventTarget, EventTarget.id == target.id, paused_until=until)
-            return True
-    return False
+        sent = sorted(at for times in session.scalars(select(EventTarget.sent).where(are_same)) for at in times or ())
+        until = datetime.fromisoformat(sent[-MAX_MESSAGES]) + WINDOW if len(sent) >= MAX_MESSAGES else clock.now()
+        return until > clock.now() and bool(update_rows(session, EventTarget, is_target, paused_until=until))
 
 
 def _find_due(target_id: str, *, is_digested: bool) -> tuple[list[str], dict[str, datetime]]:
@@ -218,7 +202,7 @@ def _record(
         at = clock.now() if attempt.is_delivered else None
         DELIVERIES.move(session, delivery_id, pending, ended, delivered_at=at, **changes)
         return None
-    delay = DELAYS[tries - 1] * (100 + _random.randint(0, _JITTER_PERCENT)) // 100
+    delay = DELAYS[tries - 1] * (100 + _random.randint(0, 20)) // 100
     next_attempt_at = clock.now() + max(delay, attempt.retry_after or delay)
     is_pending = EventDelivery.id == delivery_id, EventDelivery.status == pending.value
     update_rows(session, EventDelivery, *is_pending, next_attempt_at=next_attempt_at, **changes)

@@ -150,13 +150,9 @@ class DeliveryShape(Schema):
 DeliveryPage = page_schema("DeliveryPage", "deliveries", DeliveryShape, "A page of deliveries, newest first.")
 
 
-class DeliveriesQuery(PageQuery):  # type: ignore[misc, valid-type]
-    """Which deliveries to list."""
-
-    status = one_of(
-        (each.value for each in DeliveryStatus), load_default=None,
-        metadata={"description": "Only deliveries in this state."},
-    )  # fmt: skip
+_OF_STATE = {"description": "Only deliveries in this state."}
+_STATUS = one_of((each.value for each in DeliveryStatus), load_default=None, metadata=_OF_STATE)
+DeliveriesQuery = PageQuery.from_dict({"status": _STATUS})
 
 
 class TestEvent(Schema):

@@ -34,6 +34,7 @@ _OF_OWNERS = {
     AuditAction.WEBHOOK_DELETED: AuditAction.NOTICE_REMOVED,
     AuditAction.WEBHOOK_TESTED: AuditAction.NOTICE_TESTED,
 }
+_NOT_FOUND = "There is no such webhook."
 MAX_TARGETS = 10
 MAX_OPERATOR_TARGETS = 50
 _P256_POINT_BYTES, _AUTH_BYTES = 65, 16
@@ -202,13 +203,12 @@ def get(subscriber: Subscriber, target_id: str) -> EventTarget:
 def reveal(target_id: str) -> EventTarget:
     """Return a target with its present secret, to repeat the response in which it was made. Raises: NotFound."""
     with read_only_unit() as session:
-        row = identifiers.require(session.get(EventTarget, target_id), _not_found())
+        row = identifiers.require(session.get(EventTarget, target_id), NotFound(_NOT_FOUND))
     row.secret = _SEALED.open(row.sealed, row.id).decode()
     return row
 
 
 def list_of(subscriber: Subscriber, page: PageRequest) -> Page[EventTarget]:
-    """Return a page of a subscriber's targets, oldest first."""
     with read_only_unit() as session:
         return page_of(session, EventTarget, page, *_of(subscriber))
 
@@ -290,9 +290,9 @@ def secrets_of(row: EventTarget) -> list[str]:
 
 def find(session: Session, subscriber: Subscriber, target_id: str, *, locks: bool = False) -> EventTarget:
     """Return the row of a subscriber's target. Raises: NotFound."""
-    canonical = identifiers.require_id(target_id, _not_found())
+    canonical = identifiers.require_id(target_id, NotFound(_NOT_FOUND))
     query = select(EventTarget).where(EventTarget.id == canonical, *_of(subscriber))
-    return identifiers.require(session.scalar(query.with_for_update() if locks else query), _not_found())
+    return identifiers.require(session.scalar(query.with_for_update() if locks else query), NotFound(_NOT_FOUND))
 
 
 def _of(subscriber: Subscriber) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
@@ -303,7 +303,3 @@ def _of(subscriber: Subscriber) -> tuple[ColumnElement[bool], ColumnElement[bool
 def _delete(session: Session, target_ids: Sequence[str]) -> None:
     for model, key in ((EventDelivery, EventDelivery.target_id), (EventTarget, EventTarget.id)):
         session.execute(delete(table_of(model)).where(key.in_(target_ids)))
-
-
-def _not_found() -> NotFound:
-    return NotFound("There is no such webhook.")

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, bindparam, delete, exists, or_, select, update
+from sqlalchemy import ColumnElement, bindparam, delete, exists, or_, select, update
 from sqlalchemy.orm import Session
 
 from app.authenticated import RowSeal, SealedColumn, change, seal_of, withdraw
@@ -28,6 +28,7 @@ _KEY_SEAL = RowSeal(ApiKey, agent_id="key_agent_id", expires_at="key_expires_at"
 _SEAL = seal_of(OwnerGrant)
 _SHOWN = (*_SEAL.columns, _GRANTS.c.created_at, _GRANTS.c.used_at)
 _IS_LIVE = (_GRANTS.c.ended_at.is_(None), _GRANTS.c.expires_at > bindparam("now"))
+_LIVE = select(*_SHOWN).where(*_IS_LIVE)
 # The column `id` of both is the same.
 _IS_VALID = (_KEYS.c.revoked_at.is_(None), _KEYS.c.expires_at > bindparam("now"))
 
@@ -73,7 +74,7 @@ def issue_token(session: Session, grant: Grant) -> tuple[str, int]:
     """Replace the access token of a grant; return the new one, and for how many seconds it is valid."""
     token, now = identifiers.new_key(PREFIX), clock.now()
     expires_at = min(now + TOKEN_LIFETIME, grant.expires_at)
-    values = {"digest": identifiers.digest(token), "expires_at": expires_at}
+    values: dict[str, Any] = {"digest": identifiers.digest(token), "expires_at": expires_at}
     if not change(session, ApiKey, ApiKey.id == grant.id, ApiKey.revoked_at.is_(None), **values):
         # The text itself is stored nowhere.
         sealed = SealedColumn(ApiKey.__tablename__, "sealed").seal("", grant.id)
@@ -87,7 +88,7 @@ def issue_token(session: Session, grant: Grant) -> tuple[str, int]:
 def find_live(session: Session, grant_id: str) -> Grant | None:
     """Return a grant that has not ended, and whose token was not revoked with the agent's keys."""
     is_revoked = exists().where(ApiKey.id == OwnerGrant.id, ApiKey.revoked_at.is_not(None))
-    row = session.execute(_live().where(OwnerGrant.id == grant_id, ~is_revoked), {"now": clock.now()}).one_or_none()
+    row = session.execute(_LIVE.where(OwnerGrant.id == grant_id, ~is_revoked), {"now": clock.now()}).one_or_none()
     return _grant(row) if row is not None and _SEAL.accepts(session, row) else None
 
 
@@ -100,7 +101,7 @@ def find_of_token(session: Session, token: str, *, grant_id: str | None = None) 
 
 def list_live(session: Session, agent_id: str) -> Sequence[Grant]:
     """Return the grants of an agent that have not ended, newest first."""
-    query = _live().where(OwnerGrant.agent_id == agent_id).order_by(OwnerGrant.created_at.desc(), OwnerGrant.id)
+    query = _LIVE.where(OwnerGrant.agent_id == agent_id).order_by(OwnerGrant.created_at.desc(), OwnerGrant.id)
     return [_grant(row) for row in session.execute(query, {"now": clock.now()}) if _SEAL.accepts(session, row)]
 
 
@@ -125,10 +126,6 @@ def as_json(grant: Grant) -> dict[str, Any]:
     names = ("client_name", "client_host", "wallet_id", "session_id")
     kept = {name: value for name, value in asdict(grant).items() if name in names}
     return {**kept, "scopes": list(grant.scopes), "expires_at": clock.isoformat(grant.expires_at)}
-
-
-def _live() -> Select[*tuple[Any, ...]]:
-    return select(*_SHOWN).where(*_IS_LIVE)
 
 
 def _grant(row: Any) -> Grant:

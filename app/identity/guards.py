@@ -39,12 +39,12 @@ CREDENTIAL_PARAMETERS = frozenset({
 """Parameters that some upstream takes as a credential: it would override the operator's, or identify the client."""
 # Alchemy's SDKs end the path with the key: `/v2/{key}`.
 _KEY_SEGMENT = re.compile(r"(?:\A|/)(?:v[0-9]/)?((?:ak|gw|at)_[A-Za-z0-9_-]+)/?\Z", re.ASCII)
-_BEARER_LENGTH = len("bearer ")
 # What they are is in `app/web/descriptions.toml`.
 API_KEY_SCHEME = "ApiKey"
 BEARER_SCHEME = "Bearer"
 MASTER_KEY_SCHEME = "MasterKey"
 PAYMENT_SCHEME = "Payment"
+_NO_MASTER_KEY = "A valid master key is required in the X-Master-Key header."
 FindPrincipal: TypeAlias = Callable[[str | None], Principal | None]
 
 
@@ -111,7 +111,7 @@ def without_key_segment(path: str) -> str:
 def _further_texts(environ: Mapping[str, Any]) -> list[str]:
     found = [value.strip() for variable in _FURTHER_HEADERS if (value := environ.get(variable))]
     authorization = environ.get("HTTP_AUTHORIZATION")
-    if authorization and authorization[:_BEARER_LENGTH].lower() != "bearer ":
+    if authorization and authorization[: len("bearer ")].lower() != "bearer ":
         scheme, _, rest = authorization.strip().partition(" ")
         if scheme.lower() == "basic":
             with suppress(ValueError):
@@ -140,7 +140,7 @@ def current_principal() -> Principal:
 def current_master_key() -> MasterKeyPrincipal:
     """Return the master key of the current request. Raises: Unauthorized without one."""
     found: MasterKeyPrincipal | None = g.get("master_caller")
-    return require(found, _invalid_master_key())
+    return require(found, Unauthorized(_NO_MASTER_KEY))
 
 
 def acting_key_id() -> str:
@@ -228,15 +228,11 @@ def _check_key_or_registration(request: ClientRequest) -> None:
 
 def _check_master_key(request: ClientRequest) -> None:
     key: str | None = request.headers.get("X-Master-Key")
-    found = require(request.master_caller or service.find_master_key(key), _invalid_master_key())
+    found = require(request.master_caller or service.find_master_key(key), Unauthorized(_NO_MASTER_KEY))
     assert_role(request, found)
     limits.count_authenticated_request(found.key_id)
     g.master_caller = found
     client_socket.attribute_request(request.environ, found.key_id)
-
-
-def _invalid_master_key() -> Unauthorized:
-    return Unauthorized("A valid master key is required in the X-Master-Key header.")
 
 
 def _check_registration(request: ClientRequest) -> None:

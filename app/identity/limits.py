@@ -13,11 +13,6 @@ from app.identity.principal import Principal
 from app.state import app_state
 from app.web.client_request import ClientRequest
 
-_IPV6_PREFIX_BITS = 64
-# Each repetition of a payment that is not settled asks the chain; a client that waits as it is told stays below this.
-_PENDING_PAYMENTS = "60 per minute"
-# The parts of a limit of tokens that are counted, because each takes a place in memory.
-_TOKEN_UNITS = 1_000
 # Each stores an audit entry that is never deleted.
 _LOOSENED = ("10 per minute;100 per day", "loosened controls")
 
@@ -31,7 +26,7 @@ def client_network(remote_address: str | None) -> str:
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
             return str(address.ipv4_mapped)
-        return str(ipaddress.ip_network((address, _IPV6_PREFIX_BITS), strict=False))
+        return str(ipaddress.ip_network((address, 64), strict=False))
     return str(address)
 
 
@@ -52,7 +47,8 @@ def count_tokens(key: Principal, tokens: int) -> None:
     """Count the tokens that a call is expected to use. Raises: RateLimited when `tokens_per_minute` are exceeded."""
     most = None if key.limits is None else key.limits.tokens_per_minute
     if most is not None and tokens:
-        unit = -(-most // _TOKEN_UNITS)
+        # A thousandth of the limit is counted at once, because each part takes a place in memory.
+        unit = -(-most // 1000)
         app_state().rate_limiter.spend(f"{most // unit} per minute", "tokens", key.key_id, cost=-(-tokens // unit))
 
 
@@ -114,18 +110,17 @@ def count_failed_payment(network: str) -> Iterator[None]:
 
     Raises: RateLimited when X402_MISS_LIMIT, or 60 repetitions a minute of pending payments, are exceeded.
     """
-    limiter, limit, scope = app_state().rate_limiter, app_state().settings.x402_miss_limit, "payment"
-    pending = (_PENDING_PAYMENTS if limit else None, "pending payment", network)
-    limiter.check(limit, scope, network)
+    limiter, limit = app_state().rate_limiter, app_state().settings.x402_miss_limit
+    # Each repetition of a payment that is not settled asks the chain; a client that waits as told stays below this.
+    pending = ("60 per minute" if limit else None, "pending payment", network)
+    failed = limit, "payment", network
+    limiter.check(*failed)
     limiter.check(*pending)
     try:
         yield
-    except PaymentPending:
-        with suppress(RateLimited):
-            limiter.count(*pending)
-        raise
     except ServiceError as refusal:
-        if refusal.status == HTTPStatus.PAYMENT_REQUIRED:
+        is_pending = isinstance(refusal, PaymentPending)
+        if is_pending or refusal.status == HTTPStatus.PAYMENT_REQUIRED:
             with suppress(RateLimited):
-                limiter.count(limit, scope, network)
+                limiter.count(*(pending if is_pending else failed))
         raise

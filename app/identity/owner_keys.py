@@ -21,12 +21,8 @@ from app.identity.service import agent_not_found, lock_agent
 PREFIX = "ok"
 _OWNER_KEY = re.compile(rf"{PREFIX}_[A-Za-z0-9_-]{{43}}", re.ASCII)
 _SEAL = seal_of(OwnerKey)
-_VALID = (
-    select(*_SEAL.columns, OwnerKey.created_at)
-    .select_from(OwnerKey)
-    .join(Agent, Agent.id == OwnerKey.agent_id)
-    .where(OwnerKey.revoked_at.is_(None), Agent.deleted_at.is_(None))
-)
+_OF_AGENTS = select(*_SEAL.columns, OwnerKey.created_at).join_from(OwnerKey, Agent, Agent.id == OwnerKey.agent_id)
+_VALID = _OF_AGENTS.where(OwnerKey.revoked_at.is_(None), Agent.deleted_at.is_(None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +38,20 @@ def find(session: Session, key_text: str, *, agent_id: str | None = None) -> Own
     key = key_text.strip()
     if not _OWNER_KEY.fullmatch(key):
         return None
-    row = session.execute(_VALID.where(OwnerKey.digest == identifiers.digest(key))).one_or_none()
-    if row is None or agent_id not in (None, row.agent_id) or not _SEAL.accepts(session, row):
-        return None
-    return _view(row)
+    found = _accepted(session, _VALID.where(OwnerKey.digest == identifiers.digest(key)))
+    return next((each for each in found if agent_id in (None, each.agent_id)), None)
 
 
 def list_valid(session: Session, key_ids: Collection[str]) -> list[OwnerKeyView]:
-    rows = session.execute(_VALID.where(OwnerKey.id.in_(key_ids)).order_by(OwnerKey.created_at, OwnerKey.id))
-    return [_view(row) for row in rows.all() if _SEAL.accepts(session, row)]
+    return _accepted(session, _VALID.where(OwnerKey.id.in_(key_ids)).order_by(OwnerKey.created_at, OwnerKey.id))
 
 
 def lock_owner(session: Session, agent_id: str) -> OwnerKeyView:
     """Lock an agent and return its owner. Raises: NotFound, including for an agent that was not claimed."""
     agent = lock_agent(session, identifiers.require_id(agent_id, agent_not_found()))
-    for row in session.execute(_VALID.where(OwnerKey.agent_id == agent.id)).all():
-        if _SEAL.accepts(session, row):
-            return _view(row)
-    raise NotFound("This agent has not been claimed. Its owner can claim it with a claim code.")
+    owner = next(iter(_accepted(session, _VALID.where(OwnerKey.agent_id == agent.id))), None)
+    unclaimed = NotFound("This agent has not been claimed. Its owner can claim it with a claim code.")
+    return identifiers.require(owner, unclaimed)
 
 
 def is_valid(session: Session, key_id: str) -> bool:
@@ -78,5 +70,6 @@ def replace(session: Session, agent_id: str, key: str, *, email: str | None) -> 
     return row.id
 
 
-def _view(row: Any) -> OwnerKeyView:
-    return OwnerKeyView(row.id, row.agent_id, row.owner_email, row.created_at)
+def _accepted(session: Session, query: Any) -> list[OwnerKeyView]:
+    rows = [row for row in session.execute(query).all() if _SEAL.accepts(session, row)]
+    return [OwnerKeyView(row.id, row.agent_id, row.owner_email, row.created_at) for row in rows]

@@ -132,7 +132,6 @@ class MasterKeyRole(StrEnum):
 
     @classmethod
     def of(cls, key: str) -> Self:
-        """Return the role of a master key by its text."""
         return next((role for role in (cls.VIEWER, cls.OPERATOR) if key.startswith(role.prefix)), cls.ADMIN)
 
     @property

@@ -28,7 +28,6 @@ from app.identity.models import Agent, ApiKey, KeyLimit, MasterKey, OwnerKey
 from app.identity.principal import KeyKind, KeyLimits, MasterKeyPrincipal, MasterKeyRole, Principal
 from app.state import app_state
 
-_MICROSECOND = timedelta(microseconds=1)
 # Our keys have 43 characters after the prefix; anything else is refused without a query.
 _API_KEY = re.compile(rf"(?:ak|gw|{grants.PREFIX})_[A-Za-z0-9_-]{{43}}", re.ASCII)
 MASTER_KEY = re.compile(r"mk_[A-Za-z0-9_-]{20,200}", re.ASCII)
@@ -48,18 +47,15 @@ _KEY_OF_ACCOUNT = select(_KEYS.c.id).where(
 )
 _INSERT_AGENT, _INSERT_KEY = PreparedInsert(Agent), PreparedInsert(ApiKey)
 _MASTER_KEYS, _MASTER_KEY_SEAL = table_of(MasterKey), seal_of(MasterKey)
-_VALID_MASTER_KEY = PreparedRead(
-    select(*_MASTER_KEY_SEAL.columns, _MASTER_KEYS.c.name).where(
-        _MASTER_KEYS.c.digest == bindparam("digest"), _MASTER_KEYS.c.active.is_(True)
-    )
-)
+_IS_ACTIVE = _MASTER_KEYS.c.digest == bindparam("digest"), _MASTER_KEYS.c.active.is_(True)
+_VALID_MASTER_KEY = PreparedRead(select(*_MASTER_KEY_SEAL.columns, _MASTER_KEYS.c.name).where(*_IS_ACTIVE))
 
 
 class KeyMemory:
     """The principals of this process by the digest of their key. Thread-safe."""
 
     def __init__(self, *, lifetime: timedelta = timedelta(seconds=5), max_keys: int = 10_000) -> None:
-        self._lifetime_ns = lifetime // _MICROSECOND * 1000
+        self._lifetime_ns = lifetime // timedelta(microseconds=1) * 1000
         self._max_keys = max_keys
         self._found: dict[str, tuple[int, Principal]] = {}
         self._lock = threading.Lock()
@@ -205,15 +201,6 @@ def get_agent(session: Session, agent_id: str) -> AgentSnapshot:
         raise agent_not_found()
     _AGENT_SEAL.verify(session, found)
     return agent_snapshot(found)
-
-
-def reveal_api_key(session: Session, agent_id: str) -> str:
-    """Open the agent's newest valid key; the response must be `no-store`.
-
-    Raises: NotFound when the agent has no valid key.
-    """
-    key = newest_keys_of(session, [agent_id]).get(agent_id)
-    return identifiers.require(key, NotFound("This agent has no valid key."))
 
 
 def newest_keys_of(session: Session, agent_ids: Sequence[str]) -> dict[str, str]:

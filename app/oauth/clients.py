@@ -43,8 +43,6 @@ class OAuthClient(Model):
 GRANT_TYPES = ("authorization_code", "refresh_token", "urn:ietf:params:oauth:grant-type:device_code")
 _USED_LIFETIME = timedelta(days=90)
 _MAX_CLIENTS = 20_000
-_MAX_DOCUMENT_BYTES = 5 * 1024
-_DOCUMENT_SECONDS = 5
 _MAX_REDIRECTS = 10
 _VISIBLE = re.compile(r"[\x21-\x7e]{1,500}", re.ASCII)
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]{1,40}", re.ASCII)
@@ -175,10 +173,9 @@ def _read_document(client_id: str, *, network: str) -> Client:
         raise InvalidInput.field("client_id", str(error)) from None
     if target == "/" or not _VISIBLE.fullmatch(client_id):
         raise InvalidInput.field("client_id", problem)
-    upstream, seconds = app_state().ports.public_upstream, _DOCUMENT_SECONDS
+    upstream = app_state().ports.public_upstream
     try:
-        body = read_json_text(upstream, base.origin, target, max_bytes=_MAX_DOCUMENT_BYTES, seconds=seconds)
-        document = parse_response(body)
+        document = parse_response(read_json_text(upstream, base.origin, target, max_bytes=5 * 1024, seconds=5))
     except (PortError, ValueError):
         raise InvalidInput.field("client_id", problem) from None
     if not isinstance(document, dict) or document.get("client_id") != client_id:

@@ -6,7 +6,8 @@ from datetime import timedelta
 
 from sqlalchemy.orm import Session
 
-from app.audit_log import actors, trail
+from app.agents import claims
+from app.audit_log import trail
 from app.audit_log.actors import Actor
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.core import clock, identifiers
@@ -16,7 +17,7 @@ from app.events import outbox
 from app.events.outbox import EventType
 from app.identity import grants
 from app.identity import service as identity
-from app.identity.principal import Grant, KeyKind, Principal, Scope
+from app.identity.principal import Grant, Scope
 from app.oauth import clients
 from app.oauth.clients import Client
 from app.spending import sessions
@@ -63,32 +64,21 @@ def open_connection(session: Session, client: Client, consent: Consent, *, redir
 
 def announce_opened(session: Session, actor: Actor, grant: Grant) -> None:
     """Record the event and the audit entry of a new connection, last in its unit."""
-    _record(session, EventType.CONNECTION_OPENED, grant)
-    act = AuditEvent(AuditAction.CONNECTION_OPENED, grant.agent_id, after={"id": grant.id, **grants.as_json(grant)})
+    shown = grants.as_json(grant)
+    data = {"connection_id": grant.id, **shown}
+    outbox.record(session, EventType.CONNECTION_OPENED, agent_id=grant.agent_id, object_id=grant.id, data=data)
+    act = AuditEvent(AuditAction.CONNECTION_OPENED, grant.agent_id, after={"id": grant.id, **shown})
     trail.record(session, actor, act)
 
 
 def end(session: Session, actor: Actor, grant: Grant, *, reason: str) -> bool:
     """End a connection, last in a unit; return whether this call did so."""
-    if not grants.end(session, grant.id):
+    if not claims.end_connection(session, grant, reason=reason):
         return False
-    _record(session, EventType.CONNECTION_ENDED, grant, reason=reason)
     before = {"id": grant.id, **grants.as_json(grant)}
     act = AuditEvent(AuditAction.CONNECTION_ENDED, grant.agent_id, before=before, after={"reason": reason})
     trail.record(session, actor, act)
     return True
-
-
-def end_reused(session: Session, grant_id: str) -> None:
-    """End a connection because one of its codes or refresh tokens was used twice: somebody else has it, too."""
-    if found := grants.find_live(session, grant_id):
-        end(session, actors.system_actor("reuse of a token"), found, reason="token_reused")
-
-
-def end_by_application(session: Session, grant: Grant) -> None:
-    """End a connection because its application revokes it."""
-    holder = Principal(KeyKind.AGENT, grant.id, grant.agent_id, grant.agent_id, grant)
-    end(session, actors.agent_actor(holder), grant, reason="revoked_by_application")
 
 
 def end_by_owner(actor: Actor, agent_id: str, grant_id: str) -> None:
@@ -100,14 +90,8 @@ def end_by_owner(actor: Actor, agent_id: str, grant_id: str) -> None:
 
 
 def list_of(agent_id: str) -> Sequence[tuple[Grant, SpendingSession | None]]:
-    """Return an agent's connections, newest first, with their budgets."""
     with read_only_unit() as session:
         return [
             (grant, None if grant.session_id is None else session.get(SpendingSession, grant.session_id))
             for grant in grants.list_live(session, agent_id)
         ]
-
-
-def _record(session: Session, event_type: EventType, grant: Grant, **more: str) -> None:
-    data = {"connection_id": grant.id, **grants.as_json(grant), **more}
-    outbox.record(session, event_type, agent_id=grant.agent_id, object_id=grant.id, data=data)

@@ -39,9 +39,6 @@ _PARAMETERS = (
     "response_type", "client_id", "redirect_uri", "scope", "state", "code_challenge", "code_challenge_method",
 )  # fmt: skip
 _MAX_STATE = 1000
-_VALID_FOR_SECONDS = 1800
-# A session this young needs no second proof: its owner has just shown the key or a passkey.
-_FRESH_FOR = timedelta(minutes=10)
 LIFETIMES = {"1": "One day", "7": "One week", "30": "30 days", "90": "90 days", "365": "One year"}
 _CONNECT = "/connect/<string:signed>"
 
@@ -135,7 +132,6 @@ def make_agent() -> Response:
 
 @auth.session_pages.get(_CONNECT)
 def show_consent(signed: str) -> Response:
-    """Show the form with which the owner permits the application what it may do."""
     return _render_consent(_read(signed), signed)
 
 
@@ -174,7 +170,7 @@ def end_connection(key: OwnerKeyView) -> Response:
 
 
 def _allow(asked: _Asked, consent: Consent, key: OwnerKeyView) -> Response:
-    if consent.wallet_id is not None and overview.owned_wallet(key, consent.wallet_id).agent_id != consent.agent_id:
+    if consent.wallet_id is not None and auth.owned_wallet(key, consent.wallet_id).agent_id != consent.agent_id:
         raise NotFound("This agent has no such wallet.")
     actor = sessions.acting_owner(key)
     with unit_of_work() as session:
@@ -208,13 +204,14 @@ def _consent() -> Consent:
 
 
 def _is_fresh() -> bool:
-    return clock.now() < auth.current_session().expires_at - sessions.SESSION_LIFETIME + _FRESH_FOR
+    """Return whether the session is so young that its owner has just shown the key or a passkey."""
+    return clock.now() < auth.current_session().expires_at - sessions.SESSION_LIFETIME + timedelta(minutes=10)
 
 
 def _read(signed: str) -> _Asked:
     """Return the request that this service has checked and signed. Raises: NotFound, InvalidInput."""
     try:
-        parameters, token_id = serializer("oauth-request").loads(signed, max_age=_VALID_FOR_SECONDS)
+        parameters, token_id = serializer("oauth-request").loads(signed, max_age=1800)
     except (BadData, ValueError):
         raise NotFound("The application's request has expired. Start again in the application.") from None
     if token_id is None:

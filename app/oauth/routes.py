@@ -7,11 +7,12 @@ from authlib.oauth2.rfc6749.errors import InvalidClientError
 from flask import Blueprint, Response, jsonify, request
 from werkzeug.datastructures import MultiDict
 
+from app.audit_log import actors
 from app.core.identifiers import require
 from app.db.unit_of_work import unit_of_work
 from app.errors import InvalidInput, ServiceError
 from app.identity import grants, limits
-from app.identity.principal import ALL_SCOPES
+from app.identity.principal import ALL_SCOPES, KeyKind, Principal
 from app.oauth import clients, connections, tokens
 from app.oauth.server import Server, assert_target, request_of, response_of
 from app.oauth.tokens import TokenKind
@@ -22,7 +23,6 @@ from app.web.request_bodies import limit_to_keyless, parsed_body
 
 oauth = Blueprint("oauth", __name__)
 _WELL_KNOWN = "/.well-known/oauth-authorization-server"
-_MAX_FORM_BYTES = 16 * 1024
 
 
 @oauth.get(_WELL_KNOWN)
@@ -78,7 +78,8 @@ def revoke_token() -> Response:
         found = grants.find_of_token(session, form.get("token", ""), grant_id=stored.grant_id if stored else None)
         is_holder = found is None or found.client_id == form.get("client_id")
         if found is not None and is_holder:
-            connections.end_by_application(session, found)
+            holder = Principal(KeyKind.AGENT, found.id, found.agent_id, found.agent_id, found)
+            connections.end(session, actors.agent_actor(holder), found, reason="revoked_by_application")
     if not is_holder:
         raise InvalidClientError("This token was issued to another client.")
     return jsonify({})
@@ -125,7 +126,7 @@ def _forbid_caching(response: Response) -> Response:
 def _form() -> MultiDict[str, str]:
     """Return the parameters of a request, which is counted if it is refused."""
     limits.count_keyless_request(current_request(), "oauth")
-    request.max_content_length = _MAX_FORM_BYTES
+    request.max_content_length = 16 * 1024
     return request.form
 
 

@@ -24,6 +24,7 @@ from sqlalchemy.orm import Session
 from werkzeug.datastructures import MultiDict
 from werkzeug.test import EnvironBuilder
 
+from app.audit_log import actors
 from app.identity import grants
 from app.identity.principal import Grant
 from app.oauth import connections, tokens
@@ -59,6 +60,10 @@ class _S256(CodeChallenge):
         super().validate_code_challenge(grant, redirect_uri)
 
 
+def _ignore(*_arguments: Any, **_options: Any) -> None:
+    """Do nothing."""
+
+
 class _OneUse:
     """What authlib asks of a grant; rows are stored elsewhere, and a used one is kept: another use is noticed."""
 
@@ -70,10 +75,7 @@ class _OneUse:
     def authenticate_user(self, token: OAuthToken) -> Grant | None:
         return self.server.grant_of(token)
 
-    def ignore(self, *_arguments: Any) -> None:
-        """Do nothing."""
-
-    save_authorization_code = delete_authorization_code = revoke_old_credential = ignore
+    save_authorization_code = delete_authorization_code = revoke_old_credential = _ignore
 
 
 class _CodeGrant(_OneUse, flows.AuthorizationCodeGrant):
@@ -140,7 +142,10 @@ class Server(AuthorizationServer):
         if found is None or found.grant_id is None or found.client_id != client.get_client_id():
             return None
         if not tokens.use(self.session, found):
-            connections.end_reused(self.session, found.grant_id)
+            # Somebody else has it, too.
+            if live := self.grant_of(found):
+                by = actors.system_actor("reuse of a token")
+                connections.end(self.session, by, live, reason="token_reused")
             return None
         return None if found.is_expired() or self.grant_of(found) is None else found
 
@@ -150,11 +155,8 @@ class Server(AuthorizationServer):
     def query_client(self, client_id: str) -> Client | None:
         return self._client if self._client is not None and self._client.id == client_id else None
 
-    def save_token(self, *_arguments: Any) -> None:
-        """Do nothing: `_issue` has stored it."""
-
-    def send_signal(self, *_arguments: Any, **_options: Any) -> None:
-        """Do nothing: nobody listens."""
+    # `_issue` has stored it, and nobody listens.
+    save_token = send_signal = _ignore
 
     def create_oauth2_request(self, request: FlaskOAuth2Request) -> FlaskOAuth2Request:
         return request

@@ -1,12 +1,14 @@
 """The names that an owner gives addresses, shown where the owner decides by them; foreign tokens go to no others.
 
-The only writer of `address_names`; agents can neither read nor write it.
+The only writer of `address_names`; agents can neither read nor write it. On its page, a name needs the owner key,
+because it makes a payment look familiar.
 """
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import Any
 
-from flask import request
+from flask import Response, request, url_for
 from markupsafe import Markup
 from sqlalchemy import ForeignKey, String, delete, select
 from sqlalchemy.orm import Mapped, mapped_column
@@ -16,6 +18,7 @@ from app.audit_log.actors import Actor
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.authenticated import Authenticated, change, seal_of
 from app.core import chains, clock
+from app.core.chains import AddressError, ChainName, address_for_chain
 from app.db.tables import ID, UtcDateTime, count
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import LimitReached
@@ -23,13 +26,15 @@ from app.extensions import Model
 from app.identity import service as identity
 from app.identity.owner_keys import OwnerKeyView
 from app.owner.pages.template_filters import abbreviate
+from app.owner.passkeys import service as passkeys
+from app.owner.session import auth, sessions
 from app.spending import controls as spending_controls
 from app.wallets.core import wallets
 from app.wallets.views import history
 
 MAX_ADDRESSES = 200
 MAX_NAME_CHARACTERS = 60
-_CACHE = "purser.address_book"
+_PAGE = "/agents/<string:agent_id>/addresses"
 
 
 class AddressName(Authenticated, Model):
@@ -47,7 +52,7 @@ class AddressName(Authenticated, Model):
 
 def entries(agent_id: str) -> Sequence[AddressName]:
     """Return the names of an agent's owner, by name; read once per request."""
-    cache: dict[str, Sequence[AddressName]] = request.environ.setdefault(_CACHE, {})
+    cache: dict[str, Sequence[AddressName]] = request.environ.setdefault("purser.address_book", {})
     if agent_id not in cache:
         seal = seal_of(AddressName)
         with read_only_unit() as session:
@@ -111,3 +116,52 @@ def payee(address: str, chain: str | None = None) -> Markup:
     """Return the owner's name of an address with its abbreviation, or that alone."""
     short, name = abbreviate(address), address_name(address, chain)
     return Markup("<bdi>{}</bdi> {}").format(name, short) if name else short
+
+
+@auth.session_pages.get(_PAGE)
+def show_addresses(key: OwnerKeyView) -> Response:
+    """List the addresses that have names, with the form that names another one."""
+    return _render(key, {name: request.args.get(name, "")[:100] for name in ("address", "chain")})
+
+
+@auth.session_pages.post(_PAGE)
+def name_address(key: OwnerKeyView) -> Response:
+    """Name an address; first show the known ones that it could be taken for."""
+    typed = {name: auth.printable(request.form.get(name, "")).strip() for name in ("name", "address", "chain")}
+    typed["name"] = typed["name"][:MAX_NAME_CHARACTERS]
+    problems = {} if typed["name"] else {"name": "Enter a name."}
+    if typed["chain"] not in set(ChainName):
+        problems["chain"] = "Choose the network on which you know this address."
+    else:
+        try:
+            typed["address"] = address_for_chain(typed["address"], ChainName(typed["chain"]))
+        except AddressError as error:
+            problems["address"] = f"It {error}."
+    if problems:
+        return _render(key, typed, status=400, problems=problems)
+    alike = look_alikes(key.agent_id, [typed["address"]]).get(typed["address"], ())
+    if alike and request.form.get("checked") != typed["address"]:
+        return _render(key, typed, status=400, alike=alike)
+    if (refusal := passkeys.find_refusal(key)) is not None:
+        return _render(key, typed, status=403, alike=alike, key_error=refusal)
+    try:
+        set_name(sessions.acting_owner(key), key.agent_id, typed["chain"], typed["address"], typed["name"])
+    except LimitReached as failure:
+        return _render(key, typed, status=400, problems={"name": failure.message})
+    return auth.see_other(url_for("owner.show_addresses", agent_id=key.agent_id, done="named"))
+
+
+@auth.session_pages.post(f"{_PAGE}/remove")
+def remove_address(key: OwnerKeyView) -> Response:
+    """Remove a name, without asking for the owner key."""
+    chain, address = (auth.printable(request.form.get(name, "")) for name in ("chain", "address"))
+    set_name(sessions.acting_owner(key), key.agent_id, chain, address, None)
+    return auth.see_other(url_for("owner.show_addresses", agent_id=key.agent_id, done="removed"))
+
+
+def _render(key: OwnerKeyView, typed: dict[str, str], *, status: int = 200, **values: Any) -> Response:
+    usual: dict[str, Any] = {"problems": {}, "alike": (), "key_error": "", "done": request.args.get("done")}
+    return auth.render_page(
+        "addresses.html", status=status, agent=auth.agent_of(key), listed=entries(key.agent_id), typed=typed,
+        chains=[each.value for each in ChainName], prompt=passkeys.prompt_for(key), **usual | values,
+    )  # fmt: skip

@@ -29,21 +29,17 @@ from app.ports.errors import PortError, Unreachable
 from app.state import app_state
 from app.web.fields import Email
 
-_VALID_FOR_SECONDS = 3600
-# Anyone's address can be typed, and agents are free.
-_PER_MAILBOX, _PER_AGENT = "3 per day", "10 per day"
-_PER_NETWORK, _PER_SERVICE = "30 per hour", "300 per hour"
-
 
 def send_link(agent_id: str, address: str, *, network: str, page_url: str) -> None:
     """Send the link that confirms an address for the owner of an agent. Raises: RateLimited, PortError."""
     state = app_state()
     if state.ports.mailer is None:
         raise Unreachable("no_mail_server")
-    state.rate_limiter.count(_PER_AGENT, "notice-agent", agent_id)
-    state.rate_limiter.count(_PER_NETWORK, "notice-network", network)
-    state.rate_limiter.count(_PER_MAILBOX, "notice-address", mailbox_of(address))
-    state.rate_limiter.count(_PER_SERVICE, "notice-service", "all")
+    # Anyone's address can be typed, and agents are free.
+    state.rate_limiter.count("10 per day", "notice-agent", agent_id)
+    state.rate_limiter.count("30 per hour", "notice-network", network)
+    state.rate_limiter.count("3 per day", "notice-address", mailbox_of(address))
+    state.rate_limiter.count("300 per hour", "notice-service", "all")
     token = serializer("owner-notices").dumps([agent_id, address])
     # Nothing that an agent or its owner wrote: the message goes to an address that neither may own.
     text = (
@@ -74,7 +70,6 @@ NOTICE_TYPES = (
     EventType.WALLET_FROZEN, EventType.CONTROLS_CHANGED, *OWNER_IS_TOLD,
 )  # fmt: skip
 """What an owner is notified of."""
-_MAX_RECENT = 50
 _PAGE = "/agents/<string:agent_id>/notices"
 
 
@@ -103,7 +98,7 @@ def send_confirmation(key: OwnerKeyView) -> Response:
 def confirm_address(key: OwnerKeyView, token: str) -> Response:
     """Add the address that a link confirms, once; opening the link only asks, as programs open links, too."""
     try:
-        issued_for, address = serializer("owner-notices").loads(token, max_age=_VALID_FOR_SECONDS)
+        issued_for, address = serializer("owner-notices").loads(token, max_age=3600)
     except (BadData, ValueError, TypeError):
         issued_for, address = "", ""
     if issued_for != key.agent_id:
@@ -160,7 +155,7 @@ def remove_target(key: OwnerKeyView) -> Response:
 def _render(key: OwnerKeyView, *, status: int = 200, **values: Any) -> Response:
     """List an owner's targets, with the forms that add one."""
     listed = targets.list_of(_subscriber(key), PageRequest(targets.MAX_TARGETS, 0)).items
-    recent = feed.latest(key.agent_id, PageRequest(_MAX_RECENT, 0), NOTICE_TYPES).items
+    recent = feed.latest(key.agent_id, PageRequest(50, 0), NOTICE_TYPES).items
     return render_page(
         "notices.html", status=status, agent=agent_of(key),
         listed=[(each, delivery_log.last_of(each.id)) for each in listed], limit=targets.MAX_TARGETS,

@@ -1,12 +1,15 @@
-"""Wallets' keys that their owner takes out of the service, or imports.
+"""Wallets' keys that their owner takes out of the service, or imports, and the pages for that.
 
 A phrase is in clear only where wallets' keys are opened: it is sealed for a key that the owner's browser made, or by
 that browser for a key that is made for one import and deleted with it.
 """
 
+import functools
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
+from flask import Response, request, url_for
 from sqlalchemy import ColumnElement, delete, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -17,20 +20,23 @@ from app.audit_log.trail import AuditAction, AuditEvent
 from app.authenticated import seal_of
 from app.core import clock, hpke, identifiers
 from app.db.tables import update_rows
-from app.db.unit_of_work import unit_of_work
-from app.errors import InvalidInput, LimitReached, NotFound, WalletFrozen
+from app.db.unit_of_work import read_only_unit, unit_of_work
+from app.errors import InvalidInput, LimitReached, NotFound, ServiceError, WalletFrozen
 from app.events import outbox
 from app.events.outbox import EventType
 from app.identity import owner_keys
 from app.identity import service as identity
 from app.identity.owner_keys import OwnerKeyView
+from app.owner.passkeys import service as passkeys
+from app.owner.session import auth, sessions
 from app.ports.errors import Rejected
 from app.state import app_state
 from app.wallets.core import custody, wallets
 from app.wallets.core.models import KeyTransfer, Wallet
 
-# Any number of times in a day: an answer may be lost, and to ask again takes days.
-_TAKEABLE_FOR, _IMPORT_LASTS = timedelta(days=1), timedelta(minutes=30)
+_KEYS = "/agents/<string:agent_id>/wallets/<string:wallet_id>/keys"
+_IMPORT = "/agents/<string:agent_id>/import"
+_View = Callable[..., Response]
 _HINT = "If you did not expect this, sign in and cancel it, replace your owner key, or ask the operator for a freeze."
 
 
@@ -50,22 +56,14 @@ def request_export(actor: Actor, owner: OwnerKeyView, wallet_id: str) -> None:
             # One of a former owner, or one that has expired.
             session.execute(delete(KeyTransfer).where(is_of_wallet))
             start = clock.now() + timedelta(seconds=app_state().settings.wallet_export_wait_seconds)
-            times = {"valid_from": start, "expires_at": start + _TAKEABLE_FOR}
+            # Any number of times in a day: an answer may be lost, and to ask again takes days.
+            times = {"valid_from": start, "expires_at": start + timedelta(days=1)}
             request_id, signer = identifiers.new_id(), app_state().ports.signer
-            _add(session, owner, id=request_id, wallet_id=wallet_id, **times)
+            session.add(KeyTransfer(owner_key_id=owner.id, id=request_id, wallet_id=wallet_id, **times))
+            session.flush()
             if signer is not None:
                 signer.announce_export(wallet_id, request_id)
             _announce(session, actor, EventType.WALLET_EXPORT_REQUESTED, owner, wallet_id, **times)
-
-
-def cancel_export(actor: Actor, owner: OwnerKeyView, wallet_id: str) -> None:
-    """End the request for the keys of a wallet, if there is one. Raises: NotFound."""
-    with unit_of_work() as session:
-        _lock(session, owner)
-        is_meant = KeyTransfer.wallet_id == wallet_id, KeyTransfer.owner_key_id == owner.id
-        is_open = KeyTransfer.expires_at > clock.now()
-        if session.scalar(delete(KeyTransfer).where(*is_meant, is_open).returning(KeyTransfer.id)):
-            _announce(session, actor, EventType.WALLET_EXPORT_CANCELLED, owner, wallet_id)
 
 
 def take(actor: Actor, owner: OwnerKeyView, wallet_id: str, public_key: str) -> tuple[str, KeyTransfer]:
@@ -99,7 +97,8 @@ def begin_import(owner: OwnerKeyView) -> tuple[str, str]:
     with unit_of_work() as session:
         _lock(session, owner)
         session.execute(delete(KeyTransfer).filter_by(owner_key_id=owner.id, wallet_id=None))
-        _add(session, owner, id=import_id, key_sealed=sealed, valid_from=now, expires_at=now + _IMPORT_LASTS)
+        times = {"valid_from": now, "expires_at": now + timedelta(minutes=30)}
+        session.add(KeyTransfer(owner_key_id=owner.id, id=import_id, key_sealed=sealed, **times))
     return import_id, public
 
 
@@ -142,11 +141,6 @@ def _lock(session: Session, owner: OwnerKeyView, *, exports: str | None = None) 
             raise WalletFrozen
 
 
-def _add(session: Session, owner: OwnerKeyView, **values: Any) -> None:
-    session.add(KeyTransfer(owner_key_id=owner.id, **values))
-    session.flush()
-
-
 def _announce(
     session: Session, actor: Actor, what: EventType, owner: OwnerKeyView, wallet_id: str, **times: datetime
 ) -> None:
@@ -155,3 +149,77 @@ def _announce(
     told = {**data, "wallet_id": wallet_id, "message": _HINT}
     outbox.record(session, what, agent_id=owner.agent_id, object_id=wallet_id, data=told)
     trail.record(session, actor, AuditEvent(AuditAction(what.value), wallet_id, after=data))
+
+
+def _signed(view: _View) -> _View:
+    """Call a view if a passkey has signed what is sent, which an owner key would not; show why nothing was done."""
+
+    @functools.wraps(view)
+    def wrapper(key: OwnerKeyView, **names: str) -> Response:
+        refusal = (
+            passkeys.find_refusal(key) if request.form.get("passkey") else "This needs a passkey. Nothing was changed."
+        )
+        if refusal is not None:
+            return _render(key, names.get("wallet_id"), status=403, error=refusal)
+        try:
+            return view(key, **names)
+        except ServiceError as failure:
+            shown: dict[str, Any] = {"error": failure.message, "retry_after_seconds": failure.retry_after_seconds}
+            return _render(key, names.get("wallet_id"), status=failure.status, **shown)
+
+    return wrapper
+
+
+@auth.session_pages.post(_KEYS)
+@_signed
+def request_wallet_keys(key: OwnerKeyView, wallet_id: str) -> Response:
+    request_export(sessions.acting_owner(key), key, auth.owned_wallet(key, wallet_id).id)
+    return auth.see_other(url_for("owner.show_wallet_keys", agent_id=key.agent_id, wallet_id=wallet_id))
+
+
+@auth.session_pages.post(f"{_KEYS}/cancel")
+def cancel_wallet_keys(key: OwnerKeyView, wallet_id: str) -> Response:
+    """Cancel the request, if there is one, without asking for a passkey."""
+    actor, wallet = sessions.acting_owner(key), auth.owned_wallet(key, wallet_id)
+    with unit_of_work() as session:
+        _lock(session, key)
+        is_open = KeyTransfer.owner_key_id == key.id, KeyTransfer.expires_at > clock.now()
+        of_wallet = delete(KeyTransfer).where(KeyTransfer.wallet_id == wallet.id, *is_open)
+        if session.scalar(of_wallet.returning(KeyTransfer.id)):
+            _announce(session, actor, EventType.WALLET_EXPORT_CANCELLED, key, wallet.id)
+    return auth.see_other(url_for("owner.show_wallet_keys", agent_id=key.agent_id, wallet_id=wallet_id))
+
+
+@auth.session_pages.post(f"{_KEYS}/take")
+@_signed
+def take_wallet_keys(key: OwnerKeyView, wallet_id: str) -> Response:
+    """Show the phrase, sealed for the public key that the passkey has signed."""
+    wallet, public_key = auth.owned_wallet(key, wallet_id), request.form.get("public_key", "")
+    sealed, taken = take(sessions.acting_owner(key), key, wallet.id, public_key)
+    return _render(key, wallet_id, sealed=sealed, taken=taken)
+
+
+@auth.session_pages.post(_IMPORT)
+def begin_wallet_import(key: OwnerKeyView) -> Response:
+    import_id, public_key = begin_import(key)
+    return _render(key, import_id=import_id, public_key=public_key)
+
+
+@auth.session_pages.post(f"{_IMPORT}/<string:import_id>")
+@_signed
+def finish_wallet_import(key: OwnerKeyView, import_id: str) -> Response:
+    made = finish_import(sessions.acting_owner(key), key, import_id, request.form.get("sealed", ""))
+    return auth.see_other(url_for("owner.show_wallet", agent_id=key.agent_id, wallet_id=made))
+
+
+@auth.session_pages.get(_KEYS, endpoint="show_wallet_keys")
+def _render(key: OwnerKeyView, wallet_id: str | None = None, *, status: int = 200, **shown: Any) -> Response:
+    shown |= {"agent": auth.agent_of(key), "prompt": passkeys.prompt_for(key)}
+    if wallet_id is None:
+        return auth.render_page("import_wallet.html", status=status, **shown)
+    wallet = auth.owned_wallet(key, wallet_id)
+    with read_only_unit() as session:
+        export = next(iter(list_open(session, key, KeyTransfer.wallet_id == wallet.id)), None)
+    seconds = (export.valid_from - clock.now()).total_seconds() if export else 0
+    shown |= {"wallet": wallet, "export": export, "hours_left": -int(-seconds // 3600)}
+    return auth.render_page("wallet_keys.html", status=status, **shown)

@@ -32,7 +32,6 @@ from app.web.fields import Email, Name
 from app.web.view_calls import call_view, refusal_of
 
 _DERIVATION_PATHS = (("EVM (Ethereum, Base)", "m/44'/60'/0'/0/0"), ("Solana", "m/44'/501'/0'/0'"))
-_MAX_LISTED = 1000
 _ROLES = [each.value for each in MasterKeyRole]
 
 
@@ -51,8 +50,9 @@ class OperatorGroup(AppGroup):
 
 master_keys = OperatorGroup("master-keys", "Master keys for the administration of the platform.")
 owner_keys = OperatorGroup("owner-keys", "Keys of the owners of agents.")
-_KEPT = "Keys of deleted wallets, kept for a time so that their funds can be recovered."
-retired_keys = OperatorGroup("retired-keys", _KEPT)
+retired_keys = OperatorGroup(
+    "retired-keys", "Keys of deleted wallets, kept for a time so that their funds can be recovered."
+)
 audit = OperatorGroup("audit", "The audit log of administrative acts.")
 groups = (master_keys, owner_keys, retired_keys, audit)
 
@@ -81,7 +81,7 @@ def replace_owner_key(agent_id: str) -> None:
 
 
 @retired_keys.command("list")
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, _MAX_LISTED))
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1000))
 @click.option("--offset", default=0, show_default=True, type=click.IntRange(min=0))
 def list_retired_keys(limit: int, offset: int) -> None:
     """List deleted wallets with kept keys, and the earliest time of their deletion."""

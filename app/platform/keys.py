@@ -8,7 +8,6 @@ import structlog
 from sqlalchemy.exc import IntegrityError
 
 from app.agents import claims
-from app.agents.claims import CodeKind
 from app.audit_log import trail
 from app.audit_log.actors import Actor, ActorKind
 from app.audit_log.trail import AuditAction, AuditEvent
@@ -111,12 +110,6 @@ def replace_owner_key(actor: Actor, agent_id: str) -> str:
         claims.announce(session, actor, agent_id, "owner_key_replaced")
         trail.record(session, actor, AuditEvent(AuditAction.OWNER_KEY_REPLACED, agent_id, after=after))
     return key
-
-
-def recover_owner(actor: Actor, agent_id: str) -> dict[str, Any]:
-    """Begin a recovery for an owner who has lost everything, or return its code in time. Raises: NotFound."""
-    codes, start, end = claims.create_owner_codes(actor, agent_id, CodeKind.RECOVERY)
-    return {"agent_id": agent_id, "usable_from": start, "expires_at": end, "code": next(iter(codes), None)}
 
 
 def list_gateway_keys(actor: Actor, page: PageRequest) -> Page[dict[str, Any]]:

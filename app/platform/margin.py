@@ -54,7 +54,6 @@ def _paid(session: Session, page: PageRequest) -> list[dict[str, Any]]:
 
 
 def _refunded(session: Session, page: PageRequest) -> list[dict[str, Any]]:
-    """Return what was refunded of served calls."""
     by = utc_day(Payout.created_at, dialect=session.get_bind().dialect.name), Payout.service_id, Payment.provider
     is_made = Payout.kind == PayoutKind.REFUND.value, Payout.status != PayoutStatus.FAILED.value
     is_served = or_(Payout.service_id.is_not(None), Payment.served_at.is_not(None))

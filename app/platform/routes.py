@@ -2,10 +2,13 @@
 
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from flask import Response
 
+from app.agents import claims
+from app.agents.claims import CodeKind
 from app.approvals import schemas as approval_schemas
 from app.approvals import service as approvals
 from app.approvals.models import Approval
@@ -31,7 +34,6 @@ from app.platform import keys, margin, personal_data, schemas
 from app.platform.agents import fleet, service
 from app.platform.agents.fleet import FleetControlsResult
 from app.platform.agents.service import AgentKeyRotation, AgentView
-from app.platform.lookups import requests
 from app.platform.lookups import schemas as lookup_schemas
 from app.shopping import service as shopping
 from app.shopping.routes import shown
@@ -45,13 +47,12 @@ from app.web.schemas import PageQuery, assert_any_field
 
 blp = Blueprint("platform", guard=guards.MASTER_KEY, url_prefix="/v1/platform")
 _NOTE = "Repeating a request with the same key returns the first response and creates nothing again."
+_idempotent = partial(idempotent, owner=guards.acting_key_id, note=_NOTE)
 
 
 @blp.post("/agents")
-@idempotent(
-    owner=guards.acting_key_id,
+@_idempotent(
     rebuild=service.created_agent,
-    note=_NOTE,
     on_replay=lambda agent_id: trail.record_alone(_actor(), AuditAction.AGENT_SHOWN, agent_id, repeated=True),
 )
 @blp.arguments(schemas.NewAgentBody)
@@ -162,7 +163,7 @@ def refund_call_of_service(body: dict[str, Any], service_id: str, claim: Claim) 
 
 
 @blp.post("/services/<string:service_id>/write-off")
-@idempotent(owner=guards.acting_key_id, rebuild=payout_routes.rebuilt, note=_NOTE)
+@_idempotent(rebuild=payout_routes.rebuilt)
 @blp.response(201, PayoutShape)
 @blp.raises(PayoutRefused)
 def write_off_earnings(service_id: str, claim: Claim) -> Payout:
@@ -205,11 +206,8 @@ def erase_personal_data(agent_id: str) -> dict[str, Any]:
 
 
 @blp.post("/agents/<string:agent_id>/rotate-key")
-@idempotent(
-    owner=guards.acting_key_id,
-    rebuild=service.rotation_of_entry,
-    note=_NOTE,
-    on_replay=lambda entry_id: service.record_rotation_replay(_actor(), entry_id),
+@_idempotent(
+    rebuild=service.rotation_of_entry, on_replay=lambda entry_id: service.record_rotation_replay(_actor(), entry_id)
 )
 @blp.arguments(schemas.RotationBody)
 @blp.response(200, schemas.RotatedKey)
@@ -237,14 +235,11 @@ def set_fleet_controls(body: dict[str, Any]) -> FleetControlsResult:
     agent_ids, after = body.pop("agent_ids"), body.pop("after")
     body.pop("all")
     assert_any_field(body, schemas.PlatformControlsBody)
-    changes = ControlsChange(**body)
-    if agent_ids is None:
-        return fleet.set_all_agents_controls(_actor(), changes, after=after)
-    return fleet.set_agents_controls(_actor(), agent_ids, changes)
+    return fleet.set_agents_controls(_actor(), agent_ids, ControlsChange(**body), after=after)
 
 
 @blp.post("/agents/<string:agent_id>/credits")
-@idempotent(owner=guards.acting_key_id, rebuild=service.grant_of_entry, note=_NOTE)
+@_idempotent(rebuild=service.grant_of_entry)
 @blp.arguments(schemas.GrantBody)
 @blp.response(200, schemas.CreditGrantShape)
 def grant_credits(body: dict[str, Any], agent_id: str, claim: Claim) -> dict[str, Any]:
@@ -281,7 +276,8 @@ def revoke_claim_code(agent_id: str) -> dict[str, Any]:
 @blp.response(200, schemas.OwnerRecovery)
 def recover_owner(agent_id: str) -> dict[str, Any]:
     """Begin a recovery for an owner who has lost everything; after the waiting time, get its code."""
-    return keys.recover_owner(_actor(), agent_id)
+    codes, start, end = claims.create_owner_codes(_actor(), agent_id, CodeKind.RECOVERY)
+    return {"agent_id": agent_id, "usable_from": start, "expires_at": end, "code": next(iter(codes), None)}
 
 
 @blp.get("/master-keys")
@@ -293,10 +289,8 @@ def list_master_keys() -> dict[str, Any]:
 
 
 @blp.post("/master-keys")
-@idempotent(
-    owner=guards.acting_key_id,
+@_idempotent(
     rebuild=keys.get_master_key,
-    note=_NOTE,
     on_replay=lambda key_id: trail.record_alone(
         _actor(), AuditAction.MASTER_KEYS_SHOWN, key_ids=[key_id], repeated=True
     ),
@@ -383,10 +377,3 @@ def list_all_purchases(query: dict[str, Any]) -> dict[str, Any]:
 def get_any_purchase(purchase_id: str) -> dict[str, Any]:
     """Read a purchase of any agent or key, with its steps. Only its buyer can fetch the screenshots."""
     return shown(shopping.view(identifiers.require_id(purchase_id, NotFound("No purchase has this id."))))
-
-
-@blp.get("/requests/<string:request_id>")
-@blp.response(200, lookup_schemas.RequestRecords)
-def get_request(request_id: str) -> dict[str, Any]:
-    """Read what a request did, by its `X-Request-Id`."""
-    return requests.find(request_id)

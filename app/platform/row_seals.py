@@ -7,12 +7,13 @@ old text, so no concurrent write is lost.
 
 from collections.abc import Iterator
 
-from sqlalchemy import Column, Table, not_, select, update
+from sqlalchemy import Column, Table, not_, update
 
 from app import authenticated
 from app.audit_log import trail
 from app.audit_log.actors import Actor
 from app.audit_log.trail import AuditAction
+from app.db.tables import rows_after
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.extensions import db
 from app.ports.vault import SecretLocation, Vault
@@ -54,12 +55,11 @@ def reseal_all(vault: Vault, *, batch: int) -> int:
 
 def _reseal_column(vault: Vault, table: Table, column: Column[str], batch: int) -> int:
     (key,) = table.primary_key.columns
-    done, last_id = 0, None
+    done, last = 0, None
     while True:
         with read_only_unit() as session:
             is_old = not_(column.startswith(f"{vault.sealing_key_id(table.name)}.", autoescape=True))
-            conditions = [column.is_not(None), is_old, *([] if last_id is None else [key > last_id])]
-            rows = session.execute(select(key, column).where(*conditions).order_by(key).limit(batch)).all()
+            rows = rows_after(session, table, (key, column), last, column.is_not(None), is_old, limit=batch)
         for row_id, sealed in rows:
             location = SecretLocation(table.name, column.name, row_id)
             resealed = {column.name: vault.seal(vault.open(sealed, location), location)}
@@ -68,4 +68,4 @@ def _reseal_column(vault: Vault, table: Table, column: Column[str], batch: int) 
         done += len(rows)
         if len(rows) < batch:
             return done
-        last_id = rows[-1][0]
+        last = rows[-1]

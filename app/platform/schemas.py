@@ -79,16 +79,11 @@ class UsageDaysQuery(Schema):
     agent_id = Identifier(load_default=None)
 
 
-class AllFocusQuery(FocusQuery):
-    """The calls of one agent, or of all."""
+AllFocusQuery = FocusQuery.from_dict({"agent_id": Identifier(load_default=None)})
+"""The calls of one agent, or of all."""
 
-    agent_id = Identifier(load_default=None)
-
-
-class AllUsageSumsQuery(UsageSumsQuery):
-    """What to sum, of one agent or all."""
-
-    agent_id = Identifier(load_default=None)
+AllUsageSumsQuery = UsageSumsQuery.from_dict({"agent_id": Identifier(load_default=None)})
+"""What to sum, of one agent or all."""
 
 
 class UsageDayShape(Schema):

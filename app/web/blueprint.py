@@ -100,27 +100,18 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc, unused-ignore]
         app.state.part(OpenApiDocument).deferred.append(describe)
 
     def raises(self, *errors: type[ServiceError]) -> Callable[[View], View]:
+        return lambda view: document_errors(view, errors)
 
-        def decorate(view: View) -> View:
-            document_errors(view, list(errors))
-            return view
-
-        return decorate
-
-    def header(self, name: str, description: str, *, pattern: str | None = None) -> Callable[[View], View]:
-
-        def decorate(view: View) -> View:
-            document_header(view, name, description, pattern=pattern)
-            return view
-
-        return decorate
+    def header(self, name: str, description: str) -> Callable[[View], View]:
+        return lambda view: document_header(view, name, description)
 
 
-def document_header(view: Callable[..., Any], name: str, description: str, *, pattern: str | None = None) -> None:
+def document_header(view: View, name: str, description: str, *, pattern: str | None = None) -> View:
     schema = {"type": "string", **({"pattern": pattern} if pattern else {})}
     header = {"in": "header", "name": name, "required": False, "description": description, "schema": schema}
     # In the manual part it would replace the parameters of a query.
     documentation_section(view, "arguments").setdefault("parameters", []).append(header)
+    return view
 
 
 def set_cache_headers(response: ResponseT) -> ResponseT:
@@ -153,7 +144,7 @@ def documentation_section(view: Callable[..., Any], part: str) -> dict[str, Any]
 _PAYMENT_INFO = {"offers": [{"intent": "charge", "method": "evm", "amount": None, "description": "In USDC."}]}
 
 
-def document_errors(view: Callable[..., Any], errors: list[type[ServiceError]]) -> None:
+def document_errors(view: View, errors: Iterable[type[ServiceError]]) -> View:
     manual = documentation_section(view, "manual_doc")
     if PaymentRequired in errors:
         manual["x-payment-info"] = _PAYMENT_INFO
@@ -165,6 +156,7 @@ def document_errors(view: Callable[..., Any], errors: list[type[ServiceError]]) 
         present = responses.get(status, {}).get("description", "")
         new = [line for line in lines if line not in present]
         responses[status] = error_document("\n".join(filter(None, [present, *new])))
+    return view
 
 
 CSV = "text/csv"

@@ -40,9 +40,6 @@ RAW_BODY = "purser.body"
 """Where the environment of a request has its body, once it was read."""
 # Without the terms of another payment.
 _REASON = ("error", "code", "details", "request_id")
-_MAX_WAIT_SECONDS = 25
-_MAINTENANCE_RETRY_SECONDS = 60
-_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _PAID = ("/v1/gateway/", "/v1/proxy/", "/v1/x402/services/")
 # Calls of MCP's tools are checked as the requests that they make.
 _GOES_ON = ("/v1/platform/", "/admin", "/mcp", "/oauth/token")
@@ -132,7 +129,7 @@ def wait_seconds() -> Decimal | None:
         if name.strip().lower() == "respond-async":
             return Decimal(0)
         if name.strip().lower() == "wait" and re.fullmatch(r"[0-9]{1,6}", value.strip(), re.ASCII):
-            return Decimal(min(int(value), _MAX_WAIT_SECONDS))
+            return Decimal(min(int(value), 25))
     return None
 
 
@@ -159,9 +156,9 @@ def check(request: ClientRequest) -> None:
 
 def check_maintenance(request: ClientRequest) -> None:
     """Refuse, with MAINTENANCE, what changes something or costs credits; operators go on. Raises: Maintenance."""
-    is_read = request.method in _SAFE_METHODS and not request.path.startswith(_PAID)
+    is_read = request.method in {"GET", "HEAD", "OPTIONS"} and not request.path.startswith(_PAID)
     if app_state().settings.maintenance and not is_read and not request.path.startswith(_GOES_ON):
-        raise Maintenance(retry_after_seconds=_MAINTENANCE_RETRY_SECONDS)
+        raise Maintenance(retry_after_seconds=60)
 
 
 def is_allowed_host(host_header: str, own_host: str | None) -> bool:
@@ -253,8 +250,6 @@ _PREFIXES = ("/v1/", "/mcp", "/discovery/", "/.well-known/", "/oauth/token", "/o
 _ANY = "*"
 # The wildcard does not include Authorization.
 _ALLOWED_HEADERS = "*, Authorization, MCP-Protocol-Version, Mcp-Method, Mcp-Name, Mcp-Session-Id"
-# Chromium caches a preflight for two hours at most.
-_MAX_AGE_SECONDS = "7200"
 
 
 def install_cors(app: Flask) -> None:
@@ -287,7 +282,7 @@ def install_cors(app: Flask) -> None:
                 headers = response.headers
                 headers["Access-Control-Allow-Methods"] = response.allow.to_header()
                 headers["Access-Control-Allow-Headers"] = _ALLOWED_HEADERS
-                headers["Access-Control-Max-Age"] = _MAX_AGE_SECONDS
+                headers["Access-Control-Max-Age"] = "7200"  # Chromium caches a preflight for two hours at most
         return response
 
     app.before_request(answer_options)

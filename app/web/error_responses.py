@@ -127,9 +127,6 @@ def _http_exception(error: HTTPException) -> Response:
     return response
 
 
-_RETRY_SECONDS = 2
-
-
 class ServerHooks(Hooks):
     """The API's error body for requests that do not reach the application, and its counters."""
 
@@ -161,5 +158,5 @@ def client_error_of(error: BaseException) -> ServiceError | None:
             if candidate.reason is not ShedReason.BODY_MEMORY_EXHAUSTED:
                 return RequestTimeout()
             message = "The service has no memory for another request body at the moment; nothing was done."
-            return Overloaded(message, retry_after_seconds=_RETRY_SECONDS)
+            return Overloaded(message, retry_after_seconds=2)
     return RequestTimeout() if isinstance(error, TimeoutError) else None

@@ -192,7 +192,6 @@ _WIRE_TYPES: tuple[tuple[type[Any], str, str | None], ...] = (
     (fields.DomainField, "string", "hostname"),
 )  # fmt: skip
 
-_RETRYABLE_STATUSES = ("409", "429", "503")
 _ANY_OBJECT = {"schema": {"type": "object", "additionalProperties": True}}
 JSON_BODY: Mapping[str, Any] = {"application/json": {"schema": {"description": "Any JSON value."}}}
 MULTIPART_BODY: Mapping[str, Any] = {"multipart/form-data": _ANY_OBJECT}
@@ -260,10 +259,13 @@ class _SharedConventions(BasePlugin):  # type: ignore[misc, unused-ignore]
             elif not locations & {"query", "header"}:
                 del operation["responses"]["400"]
             repeatable = any(parameter["name"] == "Idempotency-Key" for parameter in parameters)
-            for status, response in operation["responses"].items():
+            for code, response in operation["responses"].items():
+                status = str(code)
                 if not isinstance(response, str):  # a reference
-                    standard = _standard_headers(str(status), is_idempotent=repeatable)
-                    response["headers"] = {**standard, **response.get("headers", {})}
+                    names = ["X-Request-Id", *(["Retry-After"] if status in {"409", "429", "503"} else [])]
+                    names += ["RateLimit-Policy"] if status == "429" else []
+                    names += ["Idempotent-Replayed"] if repeatable and status.startswith("2") else []
+                    response["headers"] = {**response_headers(*names), **response.get("headers", {})}
 
 
 def _drop_null(parameter: dict[str, Any]) -> None:
@@ -287,9 +289,3 @@ def error_document(description: str) -> Mapping[str, Any]:
 
 def response_headers(*names: str) -> dict[str, Any]:
     return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
-
-
-def _standard_headers(status: str, *, is_idempotent: bool) -> dict[str, Any]:
-    names = ["X-Request-Id", *(["Retry-After"] if status in _RETRYABLE_STATUSES else [])]
-    names += ["RateLimit-Policy"] if status == "429" else []
-    return response_headers(*names, *(["Idempotent-Replayed"] if is_idempotent and status.startswith("2") else []))

@@ -16,8 +16,6 @@ from app.errors import STATUS
 from app.web.openapi import CODES, OpenApiDocument, errors, reference_texts
 
 Node = Mapping[str, Any]
-_MAX_WORDS = 8
-_MAX_FOUND = 40
 _DEFAULTED = {"wallet_id", "walletId"}
 """What the clients have a default for."""
 
@@ -102,11 +100,11 @@ class Reference:
 
     def search(self, text: str) -> list[ReferenceOperation]:
         """Return the operations that have every word of a text, or a word that begins with it, the best first."""
-        words = [re.compile(rf"(?<![a-z0-9]){re.escape(each)}") for each in text.lower().split()[:_MAX_WORDS]]
+        words = [re.compile(rf"(?<![a-z0-9]){re.escape(each)}") for each in text.lower().split()[:8]]
         found = [([word.search(known) for word in words], each) for each, known in self._searched]
         # Titles come first in the text that is searched.
         ranked = [(sum(match.start() for match in places if match), each) for places, each in found if all(places)]
-        return [each for _, each in sorted(ranked, key=lambda rank: rank[0])][:_MAX_FOUND]
+        return [each for _, each in sorted(ranked, key=lambda rank: rank[0])][:40]
 
     @cached_property
     def _searched(self) -> list[tuple[ReferenceOperation, str]]:

@@ -18,7 +18,7 @@ from app.identity.principal import KeyKind, Principal
 from app.identity.service import AgentSnapshot
 from app.owner.pages import charts, overview
 from app.owner.pages.template_filters import transaction_title
-from app.owner.session.auth import agent_of, printable, render_page, session_pages
+from app.owner.session.auth import agent_of, owned_wallet, printable, render_page, session_pages
 from app.receipts import routes as receipts
 from app.shopping import service as shopping
 from app.shopping.models import OPEN_STATUSES, Purchase, PurchaseStatus
@@ -33,8 +33,6 @@ from app.web.blueprint import csv_response
 
 _AGENT = "/agents/<string:agent_id>"
 _PAGE_SIZE = 50
-_MAX_TEXT = 100
-_DAYS_OF_CALLS = timedelta(days=92)
 _TRANSACTIONS = (
     "transfer", "withdrawal", "funding", "swap", "bridge", "x402", "topup", "gas", "trading_order", "trading_query",
 )  # fmt: skip
@@ -86,7 +84,7 @@ def show_activity(key: OwnerKeyView) -> Response:
 def show_transaction(key: OwnerKeyView, transaction_id: str) -> Response:
     """Show a transaction: its fees, its legs, and why it failed."""
     found = history.get(transaction_id)
-    wallet = overview.owned_wallet(key, found.wallet_id)
+    wallet = owned_wallet(key, found.wallet_id)
     return render_page(
         "transaction.html", agent=agent_of(key), wallet=wallet, each=found, bought=overview.bought([found]),
         receipt=receipts.sign("transaction", found),
@@ -95,7 +93,6 @@ def show_transaction(key: OwnerKeyView, transaction_id: str) -> Response:
 
 @session_pages.get(f"{_AGENT}/purchases/<string:purchase_id>")
 def show_purchase(key: OwnerKeyView, purchase_id: str) -> Response:
-    """Show a purchase in a web shop, with its screenshots."""
     purchase = _owned_purchase(key, purchase_id)
     told = purchase.error and advice_on(purchase.error)
     return render_page("purchase.html", agent=agent_of(key), purchase=purchase, advice=told)
@@ -128,7 +125,7 @@ def _owned_purchase(key: OwnerKeyView, purchase_id: str) -> Purchase:
 def _chosen(wallet_ids: Sequence[str]) -> dict[str, str]:
     """Return the filters of the query. A value that is not offered counts as absent."""
     offered = {**_OFFERED, "wallet": wallet_ids}
-    given = {name: printable(request.args.get(name, ""))[:_MAX_TEXT].strip() for name in _FILTERS}
+    given = {name: printable(request.args.get(name, ""))[:100].strip() for name in _FILTERS}
     return {name: text for name, text in given.items() if text and text in offered.get(name, [text])}
 
 
@@ -150,9 +147,9 @@ def _timeline(
     until = min(filter(None, (before, last and last + timedelta(days=1), clock.now() + timedelta(days=1))))
     begins, entries = since, []
     if kind in ("", "calls") and status in ("", "confirmed") and not (wallet or chain):
-        # A log may be long: a page has the calls of some days.
+        # A log may be long: a page has the calls of 92 days.
         midnight = datetime.combine(until.date(), time.min, UTC) + timedelta(days=1)
-        begins = max(filter(None, (since, midnight - _DAYS_OF_CALLS * (limit // _PAGE_SIZE))))
+        begins = max(filter(None, (since, midnight - timedelta(days=92) * (limit // _PAGE_SIZE))))
         with read_only_unit() as session:
             calls = usage.by_day(session, agent.id, begins, midnight, text=text)
         entries += [Entry(each.last_at, "calls", each) for each in calls if each.last_at < until]

@@ -33,7 +33,6 @@ from app.web.blueprint import json_file
 
 _AGENT = "/agents/<string:agent_id>"
 _View = Callable[[OwnerKeyView], Response]
-_ALL_KEYS = PageRequest(limit=MAX_KEYS, offset=0)
 _GRACE_PERIODS = {"now": timedelta(), "hour": timedelta(hours=1), "day": timedelta(days=1)}
 
 
@@ -78,7 +77,6 @@ def show_wallet(key: OwnerKeyView, wallet_id: str | None = None) -> Response:
 
 @auth.session_pages.get(f"{_AGENT}/limits")
 def show_agent_limits(key: OwnerKeyView) -> Response:
-    """Show the limits of the agent's first wallet."""
     with read_only_unit() as session:
         owned = wallets.all_of(session, key.agent_id)
     if not owned:
@@ -161,7 +159,6 @@ def rotate_api_key(key: OwnerKeyView) -> Response:
 
 @auth.session_pages.post(f"{_AGENT}/keys/revoke")
 def revoke_key(key: OwnerKeyView) -> Response:
-    """Revoke a further key of the agent."""
     with suppress(NotFound):
         agent_keys.revoke(sessions.acting_owner(key), key.agent_id, request.form.get("key_id", ""))
     return auth.see_other(url_for("owner.show_keys", agent_id=key.agent_id))
@@ -201,7 +198,7 @@ def _render_keys(key: OwnerKeyView, **shown: Any) -> Response:
         agent=auth.agent_of(key),
         opened=opened,
         owner_key_since=key.created_at,
-        further=agent_keys.list_keys(key.agent_id, _ALL_KEYS, with_revoked=False).items,
+        further=agent_keys.list_keys(key.agent_id, PageRequest(MAX_KEYS, 0), with_revoked=False).items,
         # A new owner key has no passkeys yet.
         prompt=None if "owner_key" in shown else passkeys.prompt_for(key),
         **shown,

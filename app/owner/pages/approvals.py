@@ -21,7 +21,15 @@ from app.owner.pages.limits import dollars_of
 from app.owner.passkeys import challenges
 from app.owner.passkeys import service as passkeys
 from app.owner.session import sessions
-from app.owner.session.auth import agent_of, page_not_found, printable, render_page, see_other, session_pages
+from app.owner.session.auth import (
+    agent_of,
+    owned_wallet,
+    page_not_found,
+    printable,
+    render_page,
+    see_other,
+    session_pages,
+)
 from app.receipts import routes as receipts
 from app.spending import accounts as spending_accounts
 from app.spending import approval_rules
@@ -32,7 +40,6 @@ from app.wallets.views import history
 
 _LIST = "/agents/<string:agent_id>/approvals"
 _ONE = f"{_LIST}/<string:approval_id>"
-_SHOWN = PageRequest(50, 0)
 
 
 class Decision(StrEnum):
@@ -46,7 +53,7 @@ class Decision(StrEnum):
 @session_pages.get(_LIST)
 def show_approvals(key: OwnerKeyView) -> Response:
     """List the agent's payments that wait or waited, and the payees that were approved."""
-    found = approvals.list_of(_SHOWN, agent_id=key.agent_id)
+    found = approvals.list_of(PageRequest(50, 0), agent_id=key.agent_id)
     with read_only_unit() as session:
         names = {each.id: each.name for each in wallets.all_of(session, key.agent_id)}
         approved = spending_accounts.list_payees(session, list(names))
@@ -61,7 +68,7 @@ def show_approvals(key: OwnerKeyView) -> Response:
 @session_pages.post(f"{_LIST}/payees")
 def withdraw_payee(key: OwnerKeyView) -> Response:
     """Withdraw the approval of a payee, without asking for the owner key: the agent has to ask again."""
-    wallet = overview.owned_wallet(key, request.form.get("wallet_id", ""))
+    wallet = owned_wallet(key, request.form.get("wallet_id", ""))
     payee, actor = request.form.get("payee", "")[:253], sessions.acting_owner(key)
     with unit_of_work() as session:
         spending_accounts.lock_account(session, wallet.id)

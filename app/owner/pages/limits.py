@@ -21,10 +21,9 @@ from app.core.pagination import PageRequest
 from app.db.unit_of_work import read_only_unit
 from app.identity.owner_keys import OwnerKeyView
 from app.owner import address_book
-from app.owner.pages import overview
 from app.owner.passkeys import service as passkeys
 from app.owner.session import sessions
-from app.owner.session.auth import agent_of, render_page, see_other, session_pages
+from app.owner.session.auth import agent_of, owned_wallet, render_page, see_other, session_pages
 from app.platform.agents import fleet
 from app.platform.agents.fleet import LooseningNotAllowed
 from app.shopping import service as shopping
@@ -61,7 +60,7 @@ _OWNER_KEY_NEEDED = "Enter your owner key, because this change raises a limit or
 @session_pages.get(_PATH)
 def show_limits(key: OwnerKeyView, wallet_id: str) -> Response:
     """Show the form with a wallet's limits, or with those of a preset, which are not saved yet."""
-    wallet = overview.owned_wallet(key, wallet_id)
+    wallet = owned_wallet(key, wallet_id)
     values = _form_values(wallet.spending_controls)
     preset = PRESETS.get(request.args.get("preset", ""))
     if preset is None:
@@ -73,7 +72,7 @@ def show_limits(key: OwnerKeyView, wallet_id: str) -> Response:
 @session_pages.post(_PATH)
 def save_limits(key: OwnerKeyView, wallet_id: str) -> Response:
     """Save the limits of a wallet, or show first what they change; they apply to the next movement."""
-    wallet = overview.owned_wallet(key, wallet_id)
+    wallet = owned_wallet(key, wallet_id)
     typed = {name: request.form.get(name, "") for name in (*_DOLLAR_FIELDS, *_ALLOWLIST_FIELDS, *_ASK_FIELDS)}
     changes, problems = _parse_form(typed)
     if changes is None:
@@ -191,7 +190,6 @@ class LimitsPreview:
 
     @property
     def changed(self) -> Sequence[Decided]:
-        """Return the latest payments that are decided otherwise."""
         return [each for each in self.payments if each[1] != each[2]][:5]
 
 

@@ -40,7 +40,6 @@ from app.wallets.views.history import TransactionView
 CHART_DAYS = 30
 _RECENT = 6
 _MAX_INCIDENTS = 3
-_MAX_WAITING = PageRequest(200, 0)
 _MAX_LISTED = 5
 READS = (TransactionType.TRADING_QUERY.value,)
 """The transactions that are shown only to owners who ask for them: they moved nothing."""
@@ -105,17 +104,12 @@ def waiting_approvals(agent_id: str) -> dict[str, Any]:
 
     The first `listed` of them have buttons.
     """
-    found = approvals.list_of(_MAX_WAITING, agent_id=agent_id, status=ApprovalStatus.AWAITING).items
+    found = approvals.list_of(PageRequest(200, 0), agent_id=agent_id, status=ApprovalStatus.AWAITING).items
     waiting = sorted((each for each in found if each.expires_at > clock.now()), key=lambda each: each.expires_at)
     listed = waiting[:_MAX_LISTED]
     similar = address_book.look_alikes(agent_id, [each.recipient for each in listed if each.recipient])
     to_compare = {each.id for each in listed if each.recipient in similar}
     return {"waiting": waiting, "to_compare": to_compare, "listed": _MAX_LISTED}
-
-
-def owned_wallet(key: OwnerKeyView, wallet_id: str) -> WalletView:
-    """Return a wallet of the key's agent with its controls. Raises: NotFound, including for other agents' wallets."""
-    return wallets.with_controls(wallets.get_owned(wallet_id, agent_id=key.agent_id))
 
 
 def bought(transactions: Sequence[TransactionView]) -> dict[str, str]:
@@ -200,5 +194,4 @@ def recent_calls(session: Session, agent_id: str) -> list[UsageByDay]:
 
 
 def chart_start(today: date) -> date:
-    """Return the first day of a chart that ends today."""
     return today - timedelta(days=CHART_DAYS - 1)

@@ -14,13 +14,7 @@ from uuid import UUID
 
 import webauthn
 from itsdangerous import BadData
-from webauthn.helpers import bytes_to_base64url
-from webauthn.helpers.structs import (
-    AuthenticatorSelectionCriteria,
-    PublicKeyCredentialDescriptor,
-    ResidentKeyRequirement,
-    UserVerificationRequirement,
-)
+from webauthn.helpers import bytes_to_base64url, structs
 from werkzeug.datastructures import MultiDict
 
 from app.core.ip_ranges import is_loopback
@@ -28,11 +22,9 @@ from app.owner.session.auth import serializer
 from app.state import app_state
 
 SIGN_IN = "sign in"
-_VALID_FOR_SECONDS = 600
 _TIMEOUT_MILLISECONDS = 120_000
 # What authenticates a form.
 _UNSIGNED_FIELDS = frozenset({"csrf_token", "owner_key", "master_key", "passkey", "passkey_token"})
-_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,30 +51,31 @@ def relying_party(host: str | None = None) -> RelyingParty:
     host = url.hostname or ""
     # An IP address cannot be the id of a relying party.
     name = "localhost" if is_loopback(host) else host
-    port = "" if url.port in (None, _DEFAULT_PORTS.get(url.scheme)) else f":{url.port}"
+    port = "" if url.port in (None, {"http": 80, "https": 443}.get(url.scheme)) else f":{url.port}"
     return RelyingParty(name, f"{url.scheme}://{name}{port}")
 
 
 def prompt_to_use(purpose: str, ids: Sequence[bytes] = (), party: RelyingParty | None = None) -> PasskeyPrompt:
     """Return a prompt for one of some passkeys, or for any if none is given."""
     party = party or relying_party()
+    allowed = [structs.PublicKeyCredentialDescriptor(id=each) for each in ids]
+    needed = structs.UserVerificationRequirement.REQUIRED
     options = webauthn.generate_authentication_options(
-        rp_id=party.id,
-        timeout=_TIMEOUT_MILLISECONDS,
-        allow_credentials=[PublicKeyCredentialDescriptor(id=each) for each in ids],
-        user_verification=UserVerificationRequirement.REQUIRED,
+        rp_id=party.id, timeout=_TIMEOUT_MILLISECONDS, allow_credentials=allowed, user_verification=needed
     )
     return _prompt(purpose, options, party)
 
 
 def prompt_to_add(purpose: str, key_id: str, name: str, ids: Sequence[bytes], party: RelyingParty) -> PasskeyPrompt:
     """Return a prompt that creates a passkey of a key, on a device that has none yet."""
+    selection = structs.AuthenticatorSelectionCriteria(
+        resident_key=structs.ResidentKeyRequirement.REQUIRED,
+        user_verification=structs.UserVerificationRequirement.REQUIRED,
+    )
     options = webauthn.generate_registration_options(
         rp_id=party.id, rp_name="Purser", user_id=UUID(key_id).bytes, user_name=name, timeout=_TIMEOUT_MILLISECONDS,
-        authenticator_selection=AuthenticatorSelectionCriteria(
-            resident_key=ResidentKeyRequirement.REQUIRED, user_verification=UserVerificationRequirement.REQUIRED
-        ),
-        exclude_credentials=[PublicKeyCredentialDescriptor(id=each) for each in ids],
+        authenticator_selection=selection,
+        exclude_credentials=[structs.PublicKeyCredentialDescriptor(id=each) for each in ids],
     )  # fmt: skip
     return _prompt(purpose, options, party)
 
@@ -90,7 +83,7 @@ def prompt_to_add(purpose: str, key_id: str, name: str, ids: Sequence[bytes], pa
 def challenge_of(purpose: str, token: str) -> bytes | None:
     """Return the challenge of a form, or None if it is forged, expired or for another purpose."""
     try:
-        issued_for, challenge = serializer("owner-passkey").loads(token, max_age=_VALID_FOR_SECONDS)
+        issued_for, challenge = serializer("owner-passkey").loads(token, max_age=600)
         return base64.b64decode(challenge, validate=True) if issued_for == purpose else None
     except (BadData, ValueError, TypeError):
         return None

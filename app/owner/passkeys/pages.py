@@ -37,7 +37,6 @@ class PasskeyPage:
         )  # fmt: skip
 
     def begin(self) -> Response:
-        """Offer the creation of a passkey."""
         holder, purpose = self.holder, passkeys.purpose("add", self.holder)
         ids = [each.credential_id for each in passkeys.list_passkeys(holder)]
         prompt = challenges.prompt_to_add(purpose, holder.key_id, self.name, ids, holder.relying_party())

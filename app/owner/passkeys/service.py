@@ -77,10 +77,9 @@ class UsedPasskeyChallenge(Model):
 _SEAL = RowSeal(Passkey, owner_key_id="key_id")
 MAX_PASSKEYS = 10
 MAX_NAME_CHARACTERS = 60
-NOT_ACCEPTED = "This passkey was not accepted. Nothing was changed."
+_REFUSED = "This passkey was not accepted."
+NOT_ACCEPTED = f"{_REFUSED} Nothing was changed."
 _MAX_RESPONSE_CHARACTERS = 8_192
-# Longer than a challenge is valid; an approval is decided once in any case.
-_CHALLENGES_KEPT = timedelta(days=1)
 _INSERT_PASSKEY = PreparedInsert(Passkey, unique=[Passkey.credential_digest])
 _INSERT_CHALLENGE = PreparedInsert(UsedPasskeyChallenge, unique=[UsedPasskeyChallenge.digest])
 # What the library raises for malformed input.
@@ -148,7 +147,7 @@ def add_passkey(holder: PasskeyHolder, challenge: bytes | None, response: str, *
     """Add the passkey that a browser has created. Raises: Unauthorized, LimitReached."""
     party = holder.relying_party()
     if challenge is None or len(response) > _MAX_RESPONSE_CHARACTERS:
-        raise _refused()
+        raise Unauthorized(_REFUSED)
     try:
         created = webauthn.verify_registration_response(
             credential=response, expected_challenge=challenge, expected_rp_id=party.id, expected_origin=party.origin,
@@ -156,11 +155,11 @@ def add_passkey(holder: PasskeyHolder, challenge: bytes | None, response: str, *
         )  # fmt: skip
         _assert_same_origin(parse_registration_credential_json(response).response.client_data_json)
     except _MALFORMED:
-        raise _refused() from None
+        raise Unauthorized(_REFUSED) from None
     with unit_of_work() as session:
         holder.lock(session)
         if holder.find(session, holder.key_id) is None or not _use_challenge(session, challenge):
-            raise _refused()
+            raise Unauthorized(_REFUSED)
         if count(session, Passkey, Passkey.key_id == holder.key_id) >= MAX_PASSKEYS:
             raise LimitReached(f"There can be at most {MAX_PASSKEYS} passkeys; remove one first.")
         passkey_id = identifiers.new_id()
@@ -171,7 +170,7 @@ def add_passkey(holder: PasskeyHolder, challenge: bytes | None, response: str, *
             "backup_eligible": _is_backup_eligible(created),
         }  # fmt: skip
         if not _INSERT_PASSKEY.execute(session, values):
-            raise _refused()
+            raise Unauthorized(_REFUSED)
         after = {"passkey_id": passkey_id, "name": name}
         _record(session, holder, "added", after=after)
 
@@ -238,7 +237,7 @@ def sign_in(kind: type[PasskeyHolder], *, previous_token: str | None) -> tuple[s
             token = holder.begin_session(session, previous_token=previous_token)
             _record(session, holder, "sign_in", after={"passkey_id": evidence["passkey_id"]})
             return token, holder.subject_id
-    raise _refused()
+    raise Unauthorized(_REFUSED)
 
 
 def _verified(
@@ -282,16 +281,13 @@ def _advance_counter(session: Session, passkey_id: str, verified: VerifiedAuthen
 
 
 def _use_challenge(session: Session, challenge: bytes) -> bool:
-    values = {"digest": _digest(challenge), "expires_at": clock.now() + _CHALLENGES_KEPT}
+    # Kept longer than a challenge is valid; an approval is decided once in any case.
+    values = {"digest": _digest(challenge), "expires_at": clock.now() + timedelta(days=1)}
     return bool(_INSERT_CHALLENGE.execute(session, values))
 
 
 def _digest(value: bytes) -> str:
     return hashlib.sha256(value).hexdigest()
-
-
-def _refused() -> Unauthorized:
-    return Unauthorized("This passkey was not accepted.")
 
 
 def purpose(name: str, holder: PasskeyHolder) -> str:
@@ -321,7 +317,6 @@ def is_signed(holder: PasskeyHolder) -> bool:
 
 
 def owner_here(key: OwnerKeyView) -> AgentOwner:
-    """Return the signed-in owner of an agent."""
     return AgentOwner(key.id, key.agent_id, current_session().id, key)
 
 

@@ -27,6 +27,8 @@ from app.owner.session.sessions import LiveSession
 from app.spending.policy import DEFAULT
 from app.state import app_state
 from app.version import VERSION
+from app.wallets.core import wallets
+from app.wallets.core.wallets import WalletView
 from app.web import error_responses, request_bodies
 from app.web.client_request import current_request
 
@@ -55,7 +57,6 @@ def set_cookie(response: Response, name: str, value: str, *, max_age: int) -> No
 
 
 def delete_cookie(response: Response, name: str) -> None:
-    """Delete a cookie by its name without the prefix."""
     response.delete_cookie(_full_name(name), path="/", secure=_is_https(), httponly=True, samesite="Strict")
 
 
@@ -78,13 +79,6 @@ _NONCE_BYTES = 24
 def csrf_token(*, session_id: str = "") -> str:
     """Return the token of a form; the browser keeps its nonce if it has one."""
     return serializer("owner-form").dumps([_nonce(), session_id])
-
-
-def set_nonce_cookie(response: Response) -> None:
-    """Set the nonce cookie of the forms in this response, if there are any."""
-    nonce = request.environ.get(_NONCE_KEY)
-    if nonce is not None:
-        set_cookie(response, _NONCE_COOKIE, nonce, max_age=_VALID_FOR_SECONDS)
 
 
 def is_form_valid(*, session_id: str = "") -> bool:
@@ -126,11 +120,6 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY",
     "X-Robots-Tag": "noindex, nofollow",
 }  # fmt: skip
-# The longest form has two allowlists of 500 entries each.
-_MAX_OWNER_FORM_BYTES = 256 * 1024
-_MAX_ANONYMOUS_FORM_BYTES = 16 * 1024
-# Memory that a form needs while it is decoded, measured: 80 times its bytes if all are escapes.
-_MEMORY_PER_FORM_BYTE = 80
 _REMEDIES: dict[type[ServiceError], tuple[str, str]] = {
     NotFound: (
         "Page not found",
@@ -174,6 +163,11 @@ def agent_of(key: OwnerKeyView) -> AgentSnapshot:
         return identity.get_agent(session, key.agent_id)
 
 
+def owned_wallet(key: OwnerKeyView, wallet_id: str) -> WalletView:
+    """Return a wallet of the key's agent with its controls. Raises: NotFound, including for other agents' wallets."""
+    return wallets.with_controls(wallets.get_owned(wallet_id, agent_id=key.agent_id))
+
+
 def allow_form_target(source: str) -> None:
     """Let a form of this response end in a redirect to another place: Chromium checks redirects, too."""
     request.environ[_FORM_TARGETS] = f" {source}"
@@ -209,7 +203,7 @@ def render_page(template: str, *, status: int = 200, retry_after_seconds: int | 
 @public_pages.before_request
 def _limit_anonymous() -> None:
     limits.count_keyless_request(current_request(), "owner_pages")
-    limit_form(_MAX_ANONYMOUS_FORM_BYTES)
+    limit_form(16 * 1024)
 
 
 @session_pages.before_request
@@ -220,7 +214,7 @@ def _require_session() -> Response | None:
         back = request.path if request.method == "GET" else None
         return see_other(url_for("owner_entrance.sign_in_form", next=back))
     limits.count_authenticated_request(found.keys[0].id)
-    limit_form(_MAX_OWNER_FORM_BYTES)
+    limit_form(256 * 1024)  # the longest form has two allowlists of 500 entries each
     if request.method == "POST" and not is_form_valid(session_id=found.id):
         return render_page(
             "error.html", status=403, title="This form has expired",
@@ -235,7 +229,8 @@ def _require_session() -> Response | None:
 @public_pages.after_request
 @session_pages.after_request
 def set_security_headers(response: Response) -> Response:
-    set_nonce_cookie(response)
+    if (nonce := request.environ.get(_NONCE_KEY)) is not None:  # there are forms in it
+        set_cookie(response, _NONCE_COOKIE, nonce, max_age=_VALID_FOR_SECONDS)
     response.headers.update(_HEADERS)
     policy = _CONTENT_SECURITY_POLICY.format(targets=request.environ.get(_FORM_TARGETS, ""))
     response.headers["Content-Security-Policy"] = policy
@@ -267,7 +262,8 @@ def limit_form(max_bytes: int) -> None:
     request.max_content_length = max_bytes
     if request.method == "POST":
         size = min(request.content_length or max_bytes, max_bytes)
-        request_bodies.reserve_memory(current_request(), _MEMORY_PER_FORM_BYTE * size)
+        # Measured: while it is decoded, a form needs 80 times its bytes if all are escapes.
+        request_bodies.reserve_memory(current_request(), 80 * size)
 
 
 def page_not_found() -> NotFound:

@@ -29,7 +29,6 @@ from app.wallets.core.wallets import WalletView
 
 MAX_AGENTS = 10_000
 _AGENTS_PER_UNIT = 50
-_TIME_BUDGET_NS = 60 * 10**9
 _log = structlog.get_logger(__name__)
 
 
@@ -84,21 +83,20 @@ def set_wallet_controls(actor: Actor, wallet: WalletView, changes: ControlsChang
     return done.has_changed
 
 
-def set_all_agents_controls(actor: Actor, changes: ControlsChange, *, after: str | None) -> FleetControlsResult:
-    """Change the controls of agents in the order of their ids, at most `MAX_AGENTS` in a call."""
-    with read_only_unit() as session:
-        ids = identity.list_ids_after(session, after, limit=MAX_AGENTS)
-    result = set_agents_controls(actor, ids, changes)
-    result.next_after = ids[-1] if len(ids) == MAX_AGENTS else None
-    return result
-
-
-def set_agents_controls(actor: Actor, agent_ids: Sequence[str], changes: ControlsChange) -> FleetControlsResult:
+def set_agents_controls(
+    actor: Actor, agent_ids: Sequence[str] | None, changes: ControlsChange, *, after: str | None
+) -> FleetControlsResult:
     """Change the controls of many agents, each entirely or not at all; return the result of each.
+
+    Without ids, those of all agents `after` one, in the order of their ids, at most `MAX_AGENTS` in a call.
 
     Raises: Unauthorized when the acting master key is revoked in between; earlier agents stay changed.
     """
-    result, deadline_ns = FleetControlsResult(), time.monotonic_ns() + _TIME_BUDGET_NS
+    result, deadline_ns = FleetControlsResult(), time.monotonic_ns() + 60 * 10**9
+    if agent_ids is None:
+        with read_only_unit() as session:
+            agent_ids = identity.list_ids_after(session, after, limit=MAX_AGENTS)
+        result.next_after = agent_ids[-1] if len(agent_ids) == MAX_AGENTS else None
     ids = list(dict.fromkeys(agent_ids))
     for each in ids:
         if identifiers.parse_id(each) is None:

@@ -32,10 +32,8 @@ class StuckMovement(Schema):
 StuckMovements = page_schema("StuckMovements", "movements", StuckMovement, "Pending movements, oldest first.")
 
 
-class AllPurchasesQuery(PurchaseQuery):
-    """A filter and pagination of the purchases of one agent or gateway-only key, or of all."""
-
-    account_id = Identifier(load_default=None)
+AllPurchasesQuery = PurchaseQuery.from_dict({"account_id": Identifier(load_default=None)})
+"""A filter and pagination of the purchases of one agent or gateway-only key, or of all."""
 
 
 class SoldPurchaseSummary(PurchaseSummaryShape):

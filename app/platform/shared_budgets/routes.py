@@ -76,7 +76,6 @@ class BudgetChanges(Schema):
 
 
 def columns_of(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a body sets in the columns of `budgets`."""
     columns = {**body}
     if "velocity" in columns:
         rule = columns.pop("velocity") or {}
@@ -172,8 +171,7 @@ def delete_budget(budget_id: str) -> SharedBudget:
 @blp.raises(LimitReached)
 def create_agent_key(body: dict[str, Any], agent_id: str, claim: Claim) -> Any:
     """Make a further key of an agent, with limits; it spends the agent's credits."""
-    email = body.pop("email")
-    return issued_key(*agent_keys.create(current_actor(), parse_agent_id(agent_id), body, email=email, claim=claim))
+    return issued_key(*agent_keys.create(current_actor(), parse_agent_id(agent_id), body, claim=claim))
 
 
 @blp.get("/agents/<string:agent_id>/keys")

@@ -30,8 +30,6 @@ from app.spending import accounts as spending_accounts
 from app.spending import shared_budgets as payments
 from app.wallets.core import wallets
 
-_PERIOD, _LEASE = timedelta(minutes=1), timedelta(seconds=30)
-
 
 def create(actor: Actor, values: Mapping[str, Any], *, claim: Claim) -> SharedBudget:
     """Create a budget. Raises: InvalidInput, LimitReached."""
@@ -76,7 +74,7 @@ def list_budgets(page: PageRequest, *, agent_id: str | None = None) -> Page[Shar
 
 def announce() -> None:
     """Record an event for each budget that reached 50, 80, 95 or 100 %, once per window; about once a minute."""
-    with once_per_period(_PERIOD, "shared_budgets", duration=_LEASE) as is_due:
+    with once_per_period(timedelta(minutes=1), "shared_budgets", duration=timedelta(seconds=30)) as is_due:
         if not is_due:
             return
         with unit_of_work() as session:
