@@ -1,7 +1,7 @@
 """Detection of deposits and their allocation to funding requests, for workers.
 
 New deposits, their allocation, scan states and cursor are stored in one unit, under a compare-and-set on the cursor:
-a pass that lost a race rolls back as a whole. Locks are acquired in the order given in `reorgs`.
+a pass that lost a race rolls back as a whole. Locks are acquired in the order given in `scan_states`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from app.wallets.core.models import (
     Transaction,
     Wallet,
 )
-from app.wallets.deposits import reorgs, scan_states
+from app.wallets.deposits import scan_states
 from app.wallets.deposits.scan_states import Tier
 
 _log = structlog.get_logger(__name__)
@@ -84,7 +84,7 @@ def scan(name: ChainName, tier: Tier = Tier.ALL) -> int:
     """
     chain = app_state().ports.chains[name]
     try:
-        reorgs.recheck_blocks(chain)
+        scan_states.recheck_blocks(chain)
         if tier is not Tier.OPEN:
             scan_states.begin(chain)
         scan_input = _load_scan_input(name, tier)
