@@ -6,6 +6,7 @@ never signed. Whether they were used is read from the chain, whatever the seller
 payment has a price: a free key must not send anything to anybody from our address.
 """
 
+import json
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -22,8 +23,9 @@ from app.buying.offers import PaymentOffer
 from app.buying.records import ServicePurchase
 from app.buying.sellers import SellerAnswer, SellerRequest
 from app.capacity.limiter import Permit, quotas_of
-from app.core import clock
+from app.core import clock, money
 from app.core.chains import ChainName
+from app.core.checks import CheckedStep
 from app.core.identifiers import new_id
 from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
@@ -52,6 +54,8 @@ _log = structlog.get_logger(__name__)
 # A seller needs its own time, and a facilitator one or two blocks.
 _UNPAID_SECONDS = 30
 _PAID_SECONDS = 60
+_MAX_OFFERS_TEXT = 2_000
+_NO_LIMIT = 10**30
 
 
 @dataclass(slots=True)
@@ -318,3 +322,52 @@ def _payment_failed(error: PortError) -> errors.PaymentFailed:
     if isinstance(error, Rejected):
         problem = "The payment would fail on every network that the wallet could pay on. Nothing was paid."
     return errors.PaymentFailed(problem, details=details)
+
+
+def check_steps(
+    wallet: WalletView, *, resource: str, method: str, session_id: str | None, key_id: str | None
+) -> Iterator[CheckedStep]:
+    """Yield the steps of buying a resource, without a signature, up to the first that fails.
+
+    What the service wrote appears in no step except the terms that cannot be paid: shortened, and escaped as JSON.
+
+    Raises: what `quote` raises before the request is sent.
+    """
+    try:
+        request = sellers.parse_request(url=resource, method=method, headers={}, body=None)
+    except errors.InvalidInput as error:
+        yield CheckedStep("address", f"The address {error.details['fields']['url'][0]}.", ok=False)
+        return
+    yield CheckedStep("address", "The address is a public one.")
+    try:
+        answer = ask(wallet, FetchOrder(request, 0, (), session_id, key_id))
+    except (errors.InvalidInput, errors.UpstreamError, errors.UpstreamTimeout) as error:
+        yield CheckedStep("response", error.message, ok=False)
+        return
+    yield CheckedStep("response", "The service answers.")
+    is_asking = answer.status == HTTPStatus.PAYMENT_REQUIRED
+    is_redirect = HTTPStatus.MULTIPLE_CHOICES <= answer.status < HTTPStatus.BAD_REQUEST
+    followed = " Redirects are not followed: name the address that it leads to." if is_redirect else ""
+    detail = f"The status is {answer.status}; a resource that is sold has 402.{followed}"
+    yield CheckedStep("payment_required", detail, ok=is_asking)
+    if not is_asking:
+        return
+    try:
+        terms = offers.read_terms(answer)
+        stated = ", ".join(offers.PROTOCOLS[each.version] for each in terms)
+        yield CheckedStep("terms", f"The terms are those of {stated}.")
+        payable = offers.payable_offers(
+            terms, app_state().ports.payment_signers, host=request.host, max_nanos=_NO_LIMIT, networks=(),
+            own_addresses=frozenset(wallet.addresses.values()),
+        )  # fmt: skip
+    except errors.TermsNotSupported as error:
+        refused = error.details["offers"]
+        shown = f" Terms of the service: {json.dumps(refused)[:_MAX_OFFERS_TEXT]}" if refused else ""
+        yield CheckedStep("offer" if refused else "terms", error.message + shown, ok=False)
+        return
+    best = payable[0]
+    price = money.usd_from_nanos(best.price_nanos)
+    detail = f"{price:f} USD in USDC on {best.chain.value} to {best.recipient}."
+    yield CheckedStep("offer", detail)
+    detail = "Facilitators list resources that have extensions.bazaar in their terms."
+    yield CheckedStep("discovery", detail, ok=any("bazaar" in each.answerable for each in terms), required=False)
