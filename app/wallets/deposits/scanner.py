@@ -27,7 +27,7 @@ from app.ports.chain import BlockRef, Deposit, DepositScan, OwnTransaction, Watc
 from app.ports.errors import PortError
 from app.spending import accounts as spending_accounts
 from app.state import app_state
-from app.wallets.bridges import arrivals
+from app.wallets.bridges import state as bridges
 from app.wallets.core import lifecycle
 from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus, TransactionType
 from app.wallets.core.models import (
@@ -118,8 +118,8 @@ def _load_scan_input(name: ChainName, tier: Tier) -> _ScanInput:
         wallet_ids = [row.id for row in wallets]
         is_recent = partial(_is_recent, cursor=cursor_block)
         own = _own_transactions(session, name, wallet_ids, is_recent=is_recent)
-        expected_arrivals = arrivals.expected_tokens(session, name, wallet_ids)
-        for wallet_id, arrived in arrivals.recorded_arrivals(session, name, wallet_ids, is_recent=is_recent).items():
+        expected_arrivals = bridges.expected_tokens(session, name, wallet_ids)
+        for wallet_id, arrived in bridges.recorded_arrivals(session, name, wallet_ids, is_recent=is_recent).items():
             own[wallet_id] += arrived
         addresses, wallets_by_address = [], {}
         for row in wallets:
