@@ -3,18 +3,21 @@
 Submissions use nonces and pay fees like movements, and are recorded and settled like them.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any
 
-from sqlalchemy import Row, or_, select
+from sqlalchemy import Row, delete, or_, select, text
 from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.chains import USDC, ChainName
 from app.core.identifiers import new_id
-from app.db.unit_of_work import unit_of_work
+from app.db.tables import add_amounts, delete_rows, in_list, table_of
+from app.db.unit_of_work import read_only_unit, run_in_batches, unit_of_work
 from app.ports.chain import Chain, SignedTransaction, TransactionDraft
 from app.ports.errors import Rejected
 from app.ports.vault import Signer
@@ -22,12 +25,15 @@ from app.spending import accounts as spending_accounts
 from app.wallets.core import lifecycle
 from app.wallets.core.intents import Intent
 from app.wallets.core.lifecycle import PERPDEX_CHAIN, MovementStatus, StatusReason, TransactionType
-from app.wallets.core.models import SignedAttempt, Transaction, Wallet
+from app.wallets.core.models import SignedAttempt, Transaction, TransactionEvent, Wallet
 from app.wallets.core.wallets import WalletView
 from app.wallets.transactions import pipeline
 from app.wallets.transactions.pipeline import Movement, NotAffordable
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
+
+# The condition of the partial index.
+_QUERIES = text("transactions.type = 'trading_query'")
 
 
 def intent_of(chain: ChainName, wallet: WalletView, draft: TransactionDraft, kind: str) -> Intent:
@@ -161,3 +167,32 @@ def record_query(wallet_id: str, *, address: str, kind: str) -> str:
             status=MovementStatus.CONFIRMED,
         )  # fmt: skip
     return transaction_id
+
+
+def prune_queries(before: datetime) -> int:
+    """Delete old trading queries with their events, in short units; return how many."""
+    return run_in_batches(partial(_prune_batch, before), batch_size=100, max_batches=50)
+
+
+def _prune_batch(before: datetime, limit: int) -> int:
+    with read_only_unit() as session:
+        old = session.execute(
+            select(Transaction.id, Transaction.wallet_id)
+            .where(_QUERIES, Transaction.created_at < before)
+            .order_by(Transaction.created_at)
+            .limit(limit)
+        ).all()
+    if not old:
+        return 0
+    ids = [row.id for row in old]
+    with unit_of_work() as session:
+        # Lock the accounts first, as in every unit that changes rows of several wallets.
+        spending_accounts.lock_accounts(session, {row.wallet_id for row in old})
+        deleted = session.scalars(
+            delete(Transaction).where(in_list(session, Transaction.id, ids)).returning(Transaction.wallet_id),
+            execution_options={"synchronize_session": False},
+        ).all()
+        delete_rows(session, TransactionEvent, in_list(session, TransactionEvent.transaction_id, ids))
+        counts = [{"id": each, "transaction_count": -count} for each, count in sorted(Counter(deleted).items())]
+        add_amounts(session, table_of(Wallet), ["id"], counts)
+    return len(old)
