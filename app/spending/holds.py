@@ -90,7 +90,7 @@ def hold(
     what can be counted.
     """
     if reference in COMMITTED.get():
-        if accounts.lock_only(session, wallet_id):  # frozen since it was held
+        if accounts.lock_account(session, wallet_id).frozen:  # frozen since it was held
             raise errors.WalletFrozen
         return
     approved = None if is_owner_asked else request.approved
