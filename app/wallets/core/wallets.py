@@ -145,18 +145,16 @@ def add(session: Session, agent_id: str, key: NewWallet, *, name: str | None, im
 
 def get_owned(wallet_id: str, *, agent_id: str | None) -> WalletView:
     """Return a wallet of an agent. Raises: NotFound, including for malformed ids and those of other agents."""
-    canonical = identifiers.parse_id(wallet_id)
-    if canonical is not None and agent_id is not None:
-        with read_only_unit() as session:
-            row = _OWNED.one_or_none(session, {"wallet_id": canonical, "owner_id": agent_id})
-            if row is not None:
-                view = replace(_view(session, row, {}), spending_status=row)
-        if row is not None:
-            if row.active_at is not None and row.active_at < clock.now() - _ACTIVITY_PRECISION:
-                with unit_of_work() as session:
-                    session.execute(update(_TABLE).where(_TABLE.c.id == canonical).values(active_at=clock.now()))
-            return view
-    raise NotFound("No wallet with this id belongs to this key.")
+    missing = spending_accounts.wallet_not_found()
+    identifiers.require_id(wallet_id, missing)
+    with read_only_unit() as session:
+        of_agent = {"wallet_id": wallet_id, "owner_id": identifiers.require(agent_id, missing)}
+        row = identifiers.require(_OWNED.one_or_none(session, of_agent), missing)
+        view = replace(_view(session, row, {}), spending_status=row)
+    if row.active_at is not None and row.active_at < clock.now() - _ACTIVITY_PRECISION:
+        with unit_of_work() as session:
+            session.execute(update(_TABLE).where(_TABLE.c.id == wallet_id).values(active_at=clock.now()))
+    return view
 
 
 def with_controls(wallet: WalletView) -> WalletView:
@@ -166,17 +164,15 @@ def with_controls(wallet: WalletView) -> WalletView:
 def get_with_controls(wallet_id: str) -> WalletView:
     """Return a wallet with its controls. Raises: NotFound."""
     with read_only_unit() as session:
-        wallet = session.get(Wallet, wallet_id)
-        if wallet is None:
-            raise NotFound("No wallet with this id belongs to this key.")
+        wallet = identifiers.require(session.get(Wallet, wallet_id), spending_accounts.wallet_not_found())
         return _view(session, wallet, spending_controls.controls_of(session, [wallet_id]))
 
 
 def first_wallet(session: Session, agent_id: str) -> WalletView:
     """Return an agent's first wallet. Raises: NotFound if it has none."""
-    row = _FIRST.one_or_none(session, {"owner_id": agent_id})
-    if row is None:
-        raise NotFound("This agent has no wallet.")
+    row = identifiers.require(
+        _FIRST.one_or_none(session, {"owner_id": agent_id}), NotFound("This agent has no wallet.")
+    )
     return replace(_view(session, row, {}), spending_controls=spending_controls.find_controls(session, row.id))
 
 
@@ -261,7 +257,7 @@ def delete_wallet(wallet_id: str, *, agent_id: str, refusal: ServiceError | None
         spending_controls.assert_deletable(session, wallet_id)
         wallet = session.get(Wallet, wallet_id)
         if wallet is None or wallet.agent_id != agent_id:
-            raise NotFound("No wallet with this id belongs to this key.")
+            raise spending_accounts.wallet_not_found()
         _assert_nothing_pending(session, wallet)
         if refusal is not None:
             raise refusal
