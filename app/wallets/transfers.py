@@ -63,12 +63,7 @@ def quote_sponsored(movement: Movement, *, without_gas: ServiceError | None = No
 
 
 def execute(
-    movement: Movement,
-    without_gas: PortError | None,
-    *,
-    wait_seconds: Decimal | None,
-    claim: Claim,
-    on_recorded: RecordedCallback | None = None,
+    movement: Movement, without_gas: PortError | None, *, wait_seconds: Decimal | None, claim: Claim
 ) -> TransactionView:
     """Have a transfer submitted by the service, and wait for its outcome up to `wait_seconds`.
 
@@ -79,7 +74,7 @@ def execute(
     """
     try:
         recorded, submission, signed = pipeline.retry_after_settling_pending(
-            movement, lambda: _plan(movement), partial(_record, movement, claim=claim, on_recorded=on_recorded)
+            movement, lambda: _plan(movement), partial(_record, movement, claim=claim)
         )
     except PortError as error:
         if pipeline.is_too_much(movement, error):
@@ -121,7 +116,7 @@ def _with_fee(movement: Movement, plan: SubmissionPlan, *, is_free: bool) -> tup
 
 
 def _record(
-    movement: Movement, plan: SubmissionPlan, *, claim: Claim, on_recorded: RecordedCallback | None
+    movement: Movement, plan: SubmissionPlan, *, claim: Claim
 ) -> tuple[TransactionView, TransactionView, SignedTransaction]:
     """Count, hold, sign and store in one unit; return transfer and submission. Raises: Rejected, the 403 errors."""
     wallets = movement.wallet, plan.sponsor_wallet
@@ -143,11 +138,7 @@ def _record(
         row = authorizations.record_submitted(session, transfer_id, priced, authorized.transfer, signed)
         if fee is not None and authorized.fee is not None:
             authorizations.record_submitted(session, fee_id, fee, authorized.fee, signed)
-        recorded = history.view_of(session, row)
-        claim.bind(session, transfer_id)
-        if on_recorded is not None:
-            on_recorded(session, recorded)
-        return recorded, submission, signed
+        return pipeline.bind_recorded(session, row, movement, claim), submission, signed
 
 
 def _intents(movement: Movement, plan: SubmissionPlan, transfer_id: str, fee_id: str) -> list[Intent]:
@@ -251,18 +242,17 @@ def send(
     WithdrawalFailed if it is known not to have happened.
     """
     chain = app_state().ports.chains[order.chain]
-    movement = _movement(wallet, order)
+    movement = replace(_movement(wallet, order), on_recorded=on_recorded)
     # Checked without a lock first: a refused request costs no call to the chain.
     pipeline.assert_allowed(movement)
 
-    sponsor = partial(execute, movement, wait_seconds=wait_seconds, claim=claim, on_recorded=on_recorded)
+    sponsor = partial(execute, movement, wait_seconds=wait_seconds, claim=claim)
     if order.gas is GasSource.SPONSORED:
         return sponsor(None)
     return pipeline.execute(
         movement, lambda _signer: _draft(movement),
         lambda _session, draft, signer, nonce: chain.sign(draft, signer, sequence=nonce), wait_seconds=wait_seconds,
-        claim=claim, on_recorded=on_recorded,
-        without_gas=sponsor if gas.are_available(order.gas, order.chain, order.amount) else None,
+        claim=claim, without_gas=sponsor if gas.are_available(order.gas, order.chain, order.amount) else None,
     )  # fmt: skip
 
 

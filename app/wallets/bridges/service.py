@@ -205,8 +205,7 @@ def _record_signed(
         )  # fmt: skip
         BRIDGES.add(session, bridge, BridgeStage.SOURCE)
         session.flush()
-        claim.bind(session, bridge_id)
-        return history.view_of(session, transaction), sent
+        return pipeline.bind_recorded(session, transaction, movement, claim), sent
 
 
 def _movement(wallet: WalletView, order: BridgeOrder, *, value_nanos: int | None) -> Movement:

@@ -67,8 +67,7 @@ def record(
     transaction = pipeline.new_transaction(transaction_id, movement)
     signed = sign(transaction_id)
     lifecycle.record_authorization(session, transaction, signed)
-    claim.bind(session, transaction_id)
-    return history.view_of(session, transaction)
+    return pipeline.bind_recorded(session, transaction, movement, claim)
 
 
 def record_submitted(
