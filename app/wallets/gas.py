@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from sqlalchemy import BigInteger, bindparam, exists, or_, select, update
+from sqlalchemy import BigInteger, bindparam, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock
@@ -323,16 +323,14 @@ def _record(
 
 def _is_bought(session: Session, delivery: SponsorTransaction, since: datetime) -> bool:
     """Return whether a delivery to this wallet is pending, or was made since. The wallet's account must be locked."""
-    is_pending = Transaction.status == MovementStatus.PENDING.value
-    found = exists().where(
-        Transaction.chain == delivery.chain.value,
-        Transaction.wallet_id == delivery.wallet.id,
-        Transaction.created_at >= since - _LONGEST_PENDING,
-        or_(is_pending, Transaction.created_at >= since - _CLOCK_DIFFERENCE),
-        Transaction.kind == MovementKind.GAS_SALE,
-        Transaction.to_address == delivery.draft.intent.recipient,
-    )
-    return bool(session.scalar(select(found)))
+    was_made = Transaction.created_at >= since - _CLOCK_DIFFERENCE
+    found = select(Transaction.id).filter_by(
+        chain=delivery.chain.value, wallet_id=delivery.wallet.id, kind=MovementKind.GAS_SALE.value,
+        to_address=delivery.draft.intent.recipient,
+    )  # fmt: skip
+    is_recent = Transaction.created_at >= since - _LONGEST_PENDING
+    is_open = was_made | (Transaction.status == MovementStatus.PENDING.value)
+    return session.scalar(found.where(is_recent, is_open).limit(1)) is not None
 
 
 def _pending(chain: ChainName) -> GasPending:

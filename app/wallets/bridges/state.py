@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 import structlog
-from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from app.authenticated import seal_of
@@ -20,7 +20,7 @@ from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Token, native
 from app.core.money import TokenAmount, nanos_from_usd
 from app.core.movement_kinds import MovementKind
 from app.db.state_machine import StateMachine
-from app.db.tables import in_list, update_rows
+from app.db.tables import count, in_list, update_rows
 from app.db.unit_of_work import read_only_unit
 from app.ports.bridges import BridgeArrival, BridgeLegKind, BridgeProof, BridgeRequest, BridgeStep, BridgeTransfer
 from app.ports.bridges import BridgeProvider as BridgePort
@@ -297,17 +297,13 @@ def store_proof(bridge: Bridge, proof: BridgeProof) -> None:
 def expected_tokens(session: Session, chain: ChainName, wallet_ids: Sequence[str]) -> Mapping[str, frozenset[Token]]:
     """Return the tokens that bridges may deliver or refund to wallets on a chain."""
     tokens_by_wallet: dict[str, frozenset[Token]] = defaultdict(frozenset)
+    is_destination = Bridge.destination_chain == chain.value
+    may_return = (Transaction.chain == chain.value) & Bridge.may_return.is_(True)
     rows = session.execute(
         select(Bridge.wallet_id, Transaction.currency)
         .join(Transaction, Transaction.id == Bridge.id)
-        .where(
-            or_(
-                Bridge.destination_chain == chain.value,
-                and_(Transaction.chain == chain.value, Bridge.may_return.is_(True)),
-            ),
-            Bridge.stage.in_([BridgeStage.SOURCE.value, BridgeStage.CROSSING.value]),
-            in_list(session, Bridge.wallet_id, wallet_ids),
-        )
+        .where(is_destination | may_return, in_list(session, Bridge.wallet_id, wallet_ids))
+        .where(Bridge.stage.in_([BridgeStage.SOURCE.value, BridgeStage.CROSSING.value]))
     )
     for wallet_id, currency in rows:
         tokens_by_wallet[wallet_id] |= {TOKENS_BY_SYMBOL[currency]}
@@ -344,15 +340,7 @@ def count_newest_arrivals(chain: ChainName, wallet_id: str, address: str) -> int
     newest_block = select(func.coalesce(func.max(Transaction.block_number), -1)).where(
         Transaction.chain == chain.value, Transaction.from_address == address, Transaction.nonce.is_not(None)
     )
-    found = (
-        select(func.count())
-        .select_from(Bridge)
-        .where(
-            Bridge.wallet_id == wallet_id,
-            Bridge.destination_chain == chain.value,
-            Bridge.arrival_takes_slot.is_(True),
-            Bridge.arrival_block > newest_block.scalar_subquery(),
-        )
-    )
+    are_newer = Bridge.arrival_takes_slot.is_(True), Bridge.arrival_block > newest_block.scalar_subquery()
     with read_only_unit() as session:
-        return session.scalar(found) or 0
+        of_wallet = Bridge.wallet_id == wallet_id, Bridge.destination_chain == chain.value
+        return count(session, Bridge, *of_wallet, *are_newer)

@@ -126,11 +126,9 @@ _SET_NONCE = PreparedStatement(
     update(table_of(Nonce)).where(_OF_ADDRESS).values({Nonce.next_nonce: bindparam("following")})
 )
 _USED_NONCES = PreparedRead(
-    select(Transaction.nonce).where(
-        Transaction.chain == bindparam("of_chain"),
-        Transaction.from_address == bindparam("of_address"),
-        Transaction.nonce >= _FLOOR,
-    )
+    select(Transaction.nonce)
+    .filter_by(chain=bindparam("of_chain"), from_address=bindparam("of_address"))
+    .where(Transaction.nonce >= _FLOOR)
 )
 
 

@@ -29,16 +29,7 @@ from app.spending.policy import DEFAULT, ApprovedPayment, Controls
 from app.state import app_state
 from app.wallets.core import custody
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
-from app.wallets.core.models import (
-    OWNED_BY_WALLET,
-    FundingAllocation,
-    RetiredKey,
-    SignedAttempt,
-    Transaction,
-    TransactionEvent,
-    Wallet,
-    WalletKey,
-)
+from app.wallets.core.models import OWNED_BY_TRANSACTION, OWNED_BY_WALLET, RetiredKey, Transaction, Wallet, WalletKey
 
 MAX_WALLETS_PER_AGENT = 100
 MAX_DELETED_PER_DAY = 200
@@ -283,11 +274,8 @@ def _assert_nothing_pending(session: Session, wallet: Wallet) -> None:
     """Refuse the deletion of a wallet that is in use. Raises: TransactionInProgress, or what a guard returns."""
     in_flight = session.scalar(
         select(Transaction.id)
-        .where(
-            Transaction.wallet_id == wallet.id,
-            Transaction.type != TransactionType.FUNDING.value,
-            Transaction.status == MovementStatus.PENDING.value,
-        )
+        .filter_by(wallet_id=wallet.id, status=MovementStatus.PENDING.value)
+        .where(Transaction.type != TransactionType.FUNDING.value)
         # Prefer a movement to its legs, which have no id in the API.
         .order_by(Transaction.leg.is_not(None))
         .limit(1)
@@ -307,7 +295,7 @@ def _delete_wallet_rows(session: Session, wallet: Wallet) -> None:
     """Delete a wallet after its account was locked."""
     custody.retire(session, wallet)
     transaction_ids = select(Transaction.id).where(Transaction.wallet_id == wallet.id)
-    for table in (TransactionEvent, SignedAttempt, FundingAllocation):
+    for table in OWNED_BY_TRANSACTION:
         session.execute(delete(table).where(table.transaction_id.in_(transaction_ids)))
     for owned_table in OWNED_BY_WALLET:
         session.execute(delete(owned_table).where(owned_table.wallet_id == wallet.id))

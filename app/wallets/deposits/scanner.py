@@ -224,13 +224,8 @@ def _record_deposit(session: Session, name: ChainName, wallet: _ScannedWallet, d
     resume = {
         "mark_before": dict(wallet.mark), "mark_block": wallet.block_number, "mark_revision": wallet.revision,
     }  # fmt: skip
-    existing = session.scalar(
-        select(FundingDeposit).where(
-            FundingDeposit.chain == name.value,
-            FundingDeposit.wallet_id == wallet.id,
-            FundingDeposit.position == position,
-        )
-    )
+    same = select(FundingDeposit).filter_by(chain=name.value, wallet_id=wallet.id, position=position)
+    existing = session.scalar(same)
     if existing is not None:
         if (existing.block_number, existing.block_hash) != (deposit.block.number, deposit.block.hash):
             # The same transaction in another block after a reorg.
@@ -260,19 +255,12 @@ def _allocate(session: Session, deposit: FundingDeposit, *, after: int | None) -
     """Allocate a deposit to the oldest open requests that were made before it; return what is left."""
     remaining_units = deposit.units
     earliest = deposit.block_number if after is None else after + 1
-    requests = session.scalars(
-        select(Transaction)
-        .where(
-            Transaction.wallet_id == deposit.wallet_id,
-            Transaction.chain == deposit.chain,
-            Transaction.currency == deposit.currency,
-            Transaction.type == TransactionType.FUNDING.value,
-            Transaction.status == MovementStatus.PENDING.value,
-            Transaction.opened_block < earliest,
-        )
-        .order_by(Transaction.created_at, Transaction.id)
-    ).all()
-    for request in requests:
+    expected = select(Transaction).filter_by(
+        wallet_id=deposit.wallet_id, chain=deposit.chain, currency=deposit.currency,
+        type=TransactionType.FUNDING.value, status=MovementStatus.PENDING.value,
+    )  # fmt: skip
+    expected = expected.where(Transaction.opened_block < earliest).order_by(Transaction.created_at, Transaction.id)
+    for request in session.scalars(expected).all():
         if remaining_units == 0:
             break
         # Summed here: SQLite stores units as text, which its SUM would convert to a float.

@@ -125,31 +125,22 @@ def of_kinds(session: Session, kinds: Sequence[str]) -> Sequence[Row[*tuple[Any,
 
 def failed_fee_units(session: Session, wallet_id: str, chain: ChainName, *, kind: str, since: datetime) -> int:
     """Return the network fees of a wallet's movements since an instant that a block contains without effect."""
-    fees = select(Transaction.fee_units).where(
-        Transaction.wallet_id == wallet_id, Transaction.created_at >= since,
-        Transaction.status == MovementStatus.FAILED.value, Transaction.error == StatusReason.REVERTED.value,
-        Transaction.chain == chain.value, Transaction.kind == kind,
-    )  # fmt: skip
+    failed, reason = MovementStatus.FAILED.value, StatusReason.REVERTED.value
+    fees = select(Transaction.fee_units).filter_by(
+        wallet_id=wallet_id, status=failed, error=reason, chain=chain.value, kind=kind
+    )
     # Units are text on SQLite.
-    return sum(int(units or 0) for units in session.scalars(fees))
+    return sum(int(units or 0) for units in session.scalars(fees.where(Transaction.created_at >= since)))
 
 
 def failed_hashes(session: Session, agent_id: str, chain: ChainName, *, kind: str, since: datetime) -> list[str]:
     """Return all hashes of an agent's movements since an instant that finally failed."""
-    rows = (
-        select(SignedAttempt.tx_hash)
-        .join(Transaction, Transaction.id == SignedAttempt.transaction_id)
-        .join(Wallet, Wallet.id == Transaction.wallet_id)
-        .where(
-            Wallet.agent_id == agent_id,
-            Transaction.created_at >= since,
-            Transaction.status == MovementStatus.FAILED.value,
-            Transaction.next_check_at.is_(None),
-            Transaction.chain == chain.value,
-            Transaction.kind == kind,
-        )
+    failed = select(Transaction.id).filter_by(
+        status=MovementStatus.FAILED.value, next_check_at=None, chain=chain.value, kind=kind
     )
-    return list(session.scalars(rows))
+    of_agent = Transaction.wallet_id.in_(select(Wallet.id).filter_by(agent_id=agent_id))
+    ids = failed.where(of_agent, Transaction.created_at >= since)
+    return list(session.scalars(select(SignedAttempt.tx_hash).where(SignedAttempt.transaction_id.in_(ids))))
 
 
 def record_query(wallet_id: str, *, address: str, kind: str) -> str:
