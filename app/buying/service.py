@@ -41,7 +41,7 @@ from app.usage.service import MeteredUsage, UsageCall
 from app.wallets.core import custody, intents
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.wallets import WalletView
-from app.wallets.transactions import authorizations
+from app.wallets.transactions import relayed
 from app.wallets.transactions.pipeline import Movement, NotAffordable
 
 PROVIDER = "x402"
@@ -166,7 +166,7 @@ def resume(wallet: WalletView, order: FetchOrder, transaction_id: str, *, wait_s
     purchase, answer = records.get(wallet.id, transaction_id)
     if answer is not None and records.bought_answer(purchase, answer) is None:
         # The chain may show by now that this refusal was paid for.
-        authorizations.wait(purchase.payment, wait_seconds=wait_seconds, account_id=wallet.agent_id)
+        relayed.wait_for_authorized(purchase.payment, wait_seconds=wait_seconds, account_id=wallet.agent_id)
         purchase, answer = records.get(wallet.id, transaction_id)
     bought = records.bought_answer(purchase, answer)
     if bought is not None or purchase.payment.status == MovementStatus.FAILED:
@@ -242,7 +242,7 @@ def _choose(wallet: WalletView, order: FetchOrder, unpaid: SellerAnswer) -> _Pre
             except errors.ApprovalRequired:
                 # The owner is not asked for what the balance does not cover, as far as the chain can be read now.
                 with suppress(Unreachable):
-                    authorizations.read_funds(movement)
+                    relayed.read_funds(movement)
                 raise
             with read_only_unit() as session:
                 records.check_payee(session, wallet.id, order.request.host, offer)
@@ -257,7 +257,7 @@ def _choose(wallet: WalletView, order: FetchOrder, unpaid: SellerAnswer) -> _Pre
 
 def _prepare(movement: Movement, offer: PaymentOffer) -> _PreparedPayment:
     """Read the balance and what signing needs of the chain. Raises: NotAffordable, Rejected, Unreachable."""
-    funds = authorizations.read_funds(movement)
+    funds = relayed.read_funds(movement)
     intent = PaymentIntent(
         movement.sender, offer.recipient, offer.amount.units, offer.validity_seconds,
         offer.extra, offer.terms.answerable, funds.block, offer.nonce,
@@ -280,7 +280,7 @@ def _record(wallet: WalletView, request: SellerRequest, chosen: _PreparedPayment
 
     try:
         with intents.recording(chosen.movement.intent(payment_id)) as session:
-            payment = authorizations.record(session, payment_id, chosen.movement, chosen.funds, sign, claim=claim)
+            payment = relayed.record_authorized(session, payment_id, chosen.movement, chosen.funds, sign, claim=claim)
             records.pin_payee(session, wallet.id, request.host, offer)
             return records.add(session, payment, wallet.id, request, offer)
     except NotAffordable as error:
@@ -297,7 +297,7 @@ def _present(
 ) -> FetchResult:
     """Send the stored bytes with the request. What is recorded is returned, whatever happens from here on."""
     payment, answer = purchase.payment, None
-    header = (offers.HEADERS[purchase.version], authorizations.stored(payment.id).raw.decode())
+    header = (offers.HEADERS[purchase.version], relayed.stored_authorization(payment.id).raw.decode())
     try:
         answer = sellers.ask(request, seconds=_PAID_SECONDS, payment=header)
         if answer.is_complete and answer.status != HTTPStatus.PAYMENT_REQUIRED:
@@ -305,7 +305,7 @@ def _present(
     except PortError as error:
         _log.warning("seller_gave_no_answer", transaction_id=payment.id, reason=error.reason)
     if answer is None or answer.status != HTTPStatus.PAYMENT_REQUIRED:
-        purchase.payment = authorizations.wait(payment, wait_seconds=wait_seconds, account_id=wallet.agent_id)
+        purchase.payment = relayed.wait_for_authorized(payment, wait_seconds=wait_seconds, account_id=wallet.agent_id)
     return FetchResult(answer, purchase)
 
 

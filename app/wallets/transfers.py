@@ -31,7 +31,7 @@ from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.parsing import GasSource
 from app.wallets.core.wallets import WalletView
 from app.wallets.gas import SubmissionPlan
-from app.wallets.transactions import authorizations, failures, pipeline
+from app.wallets.transactions import failures, pipeline, relayed
 from app.wallets.transactions.pipeline import Movement, MovementQuote, RecordedCallback
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
@@ -52,7 +52,7 @@ def quote_sponsored(movement: Movement, *, without_gas: ServiceError | None = No
             priced, fee = _with_fee(movement, plan, is_free=is_free)
             for each in () if movement.takes_all else (priced, *([fee] if fee else [])):
                 spending_holds.check(session, movement.wallet.id, each.spending_request)
-            authorizations.assert_affordable(session, priced, plan.draft.funds)
+            relayed.assert_payable(session, priced, plan.draft.funds)
     except PortError as error:
         if without_gas is not None and error.reason == gas.UNAVAILABLE:
             raise without_gas from None
@@ -86,7 +86,7 @@ def execute(
     if submitted.status == MovementStatus.PENDING:
         return history.current_view(recorded.id)
     # Another party may have submitted it first: then the submission failed, and the transfer did not.
-    view = authorizations.wait(recorded, wait_seconds=wait_seconds, account_id=account_id)
+    view = relayed.wait_for_authorized(recorded, wait_seconds=wait_seconds, account_id=account_id)
     if view.status == MovementStatus.FAILED:
         raise failures.recorded_failure(view)
     return view
@@ -129,15 +129,15 @@ def _record(
         priced, fee = _with_fee(movement, plan, is_free=is_free)
         if fee is not None:
             spending_holds.hold(session, movement.wallet.id, fee.spending_request, reference=fee_id)
-        authorizations.assert_affordable(session, priced, plan.draft.funds)
+        relayed.assert_payable(session, priced, plan.draft.funds)
         now = int(clock.now().timestamp())
         authorized = sponsor.authorize(plan.draft, fee_units=priced.gas_fee_units or 0, signer=signer, now=now)
         # First, because it locks the nonces of the service's wallet.
         submission, signed = gas.record(session, plan.submission(authorized), submitter, own)
         # Their signed bytes are part of the submission's.
-        row = authorizations.record_submitted(session, transfer_id, priced, authorized.transfer, signed)
+        row = relayed.record_in_submission(session, transfer_id, priced, authorized.transfer, signed)
         if fee is not None and authorized.fee is not None:
-            authorizations.record_submitted(session, fee_id, fee, authorized.fee, signed)
+            relayed.record_in_submission(session, fee_id, fee, authorized.fee, signed)
         return pipeline.bind_recorded(session, row, movement, claim), submission, signed
 
 

@@ -1,12 +1,15 @@
-"""Transactions that move no tokens of the wallet: submissions for another party, and queries to the trading exchange.
+"""Payments that a wallet signs and another party submits, such submissions, and queries to the trading exchange.
 
-Submissions use nonces and pay fees like movements, and are recorded and settled like them.
+The signed bytes of a payment are recorded with the hold before anyone gets them, and only those are ever sent: no
+second authorization is signed for one movement. Submissions move no tokens of their wallet; they use nonces and pay
+fees like movements. The chain decides the outcome of both, as for every movement.
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -15,19 +18,24 @@ from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.chains import USDC, ChainName
-from app.core.identifiers import new_id
+from app.core.identifiers import new_id, require
 from app.db.tables import add_amounts, delete_rows, in_list, table_of
 from app.db.unit_of_work import read_only_unit, run_in_batches, unit_of_work
-from app.ports.chain import Chain, SignedTransaction, TransactionDraft
+from app.errors import NotFound
+from app.idempotency.service import Claim
+from app.ports.chain import AvailableFunds, Chain, SignedTransaction, TransactionDraft, TransactionQuery
 from app.ports.errors import Rejected
+from app.ports.facilitator import SignedPart
 from app.ports.vault import Signer
 from app.spending import accounts as spending_accounts
+from app.spending import holds as spending_holds
+from app.state import app_state
 from app.wallets.core import lifecycle
 from app.wallets.core.intents import Intent
-from app.wallets.core.lifecycle import PERPDEX_CHAIN, MovementStatus, StatusReason, TransactionType
+from app.wallets.core.lifecycle import PERPDEX_CHAIN, AttemptPurpose, MovementStatus, StatusReason, TransactionType
 from app.wallets.core.models import SignedAttempt, Transaction, TransactionEvent, Wallet
 from app.wallets.core.wallets import WalletView
-from app.wallets.transactions import pipeline
+from app.wallets.transactions import outcome_polling, pipeline, settlement
 from app.wallets.transactions.pipeline import Movement, NotAffordable
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
@@ -187,3 +195,73 @@ def _prune_batch(before: datetime, limit: int) -> int:
         counts = [{"id": each, "transaction_count": -count} for each, count in sorted(Counter(deleted).items())]
         add_amounts(session, table_of(Wallet), ["id"], counts)
     return len(old)
+
+
+def read_funds(movement: Movement) -> AvailableFunds:
+    """Read what a wallet has of a movement's token, if it covers it. Raises: NotAffordable, Unreachable."""
+    chain = app_state().ports.chains[movement.chain]
+    # The nonce first: what is signed in between counts as unmined.
+    sequence = chain.transaction_counts([movement.sender]).get(movement.sender)
+    block = chain.head().number
+    funds = AvailableFunds(chain.balances(movement.sender).of(movement.amount.token).units, sequence, block)
+    with read_only_unit() as session:
+        assert_payable(session, movement, funds)
+    return funds
+
+
+def assert_payable(session: Session, movement: Movement, funds: AvailableFunds, *, more_units: int = 0) -> None:
+    """Refuse a payment that a balance does not cover, with its fee and more, after all unmined movements.
+
+    Raises: NotAffordable.
+    """
+    token = movement.amount.token
+    unmined_units, _fees = settlement.outflows(
+        session, movement.sender, movement.chain, since_sequence=funds.sequence, since_block=funds.block
+    )
+    needed = movement.amount.units + (movement.gas_fee_units or 0) + more_units + unmined_units.get(token, 0)
+    NotAffordable.check(token, "insufficient_funds", funds.units, needed)
+
+
+def record_authorized(
+    session: Session, transaction_id: str, movement: Movement, funds: AvailableFunds, sign: Callable[[str], SignedPart],
+    *, claim: Claim,
+) -> TransactionView:  # fmt: skip
+    """Hold the value, sign by `sign` with the new movement's id, and store: all that precedes sending the bytes.
+
+    Raises: the 403 errors of refused limits, NotAffordable.
+    """
+    spending_holds.hold(session, movement.wallet.id, movement.spending_request, reference=transaction_id)
+    assert_payable(session, movement, funds)
+    transaction = pipeline.new_transaction(transaction_id, movement)
+    signed = sign(transaction_id)
+    lifecycle.record_authorization(session, transaction, signed)
+    return pipeline.bind_recorded(session, transaction, movement, claim)
+
+
+def record_in_submission(
+    session: Session, transaction_id: str, movement: Movement, part: SignedPart, submission: SignedTransaction
+) -> Transaction:
+    """Record a payment whose signed bytes are part of a submission's."""
+    transaction = pipeline.new_transaction(transaction_id, movement)
+    terms = {**part.terms, "submission": submission.tx_hash}
+    lifecycle.record_authorization(session, transaction, replace(part, terms=terms))
+    return transaction
+
+
+def stored_authorization(transaction_id: str) -> SignedPart:
+    """Return the bytes that were signed for a movement. Raises: NotFound."""
+    with read_only_unit() as session:
+        parts = select(SignedAttempt.tx_hash, SignedAttempt.raw, SignedAttempt.terms).filter_by(
+            transaction_id=transaction_id, purpose=AttemptPurpose.AUTHORIZATION.value
+        )
+        row = require(session.execute(parts).one_or_none(), NotFound())
+    return SignedPart(row.tx_hash, row.terms, row.raw)
+
+
+def wait_for_authorized(view: TransactionView, *, wait_seconds: Decimal | None, account_id: str) -> TransactionView:
+    """Wait up to `wait_seconds` for the outcome of a pending payment, and return its present state."""
+    if view.status == MovementStatus.PENDING:
+        signed = stored_authorization(view.id)
+        query = TransactionQuery(view.id, view.from_address or "", None, (signed.reference,), terms=signed.terms)
+        outcome_polling.wait_for_outcome(ChainName(view.chain), query, seconds=wait_seconds, account_id=account_id)
+    return history.current_view(view.id)
