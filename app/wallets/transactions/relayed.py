@@ -76,11 +76,8 @@ def kind_of(session: Session, chain: ChainName, tx_hash: str) -> str | None:
     return session.scalar(
         select(Transaction.kind)
         .outerjoin(SignedAttempt, SignedAttempt.transaction_id == Transaction.id)
-        .where(
-            Transaction.chain == chain.value,
-            Transaction.kind.is_not(None),
-            or_(SignedAttempt.tx_hash == tx_hash, Transaction.tx_hash == tx_hash),
-        )
+        .where(Transaction.chain == chain.value, Transaction.kind.is_not(None))
+        .where(or_(SignedAttempt.tx_hash == tx_hash, Transaction.tx_hash == tx_hash))
         .limit(1)
     )
 
@@ -232,9 +229,7 @@ def record_authorized(
     """
     spending_holds.hold(session, movement.wallet.id, movement.spending_request, reference=transaction_id)
     assert_payable(session, movement, funds)
-    transaction = pipeline.new_transaction(transaction_id, movement)
-    signed = sign(transaction_id)
-    lifecycle.record_authorization(session, transaction, signed)
+    transaction = _record_part(session, transaction_id, movement, sign(transaction_id))
     return pipeline.bind_recorded(session, transaction, movement, claim)
 
 
@@ -242,9 +237,18 @@ def record_in_submission(
     session: Session, transaction_id: str, movement: Movement, part: SignedPart, submission: SignedTransaction
 ) -> Transaction:
     """Record a payment whose signed bytes are part of a submission's."""
-    transaction = pipeline.new_transaction(transaction_id, movement)
     terms = {**part.terms, "submission": submission.tx_hash}
-    lifecycle.record_authorization(session, transaction, replace(part, terms=terms))
+    return _record_part(session, transaction_id, movement, replace(part, terms=terms))
+
+
+def _record_part(session: Session, transaction_id: str, movement: Movement, part: SignedPart) -> Transaction:
+    """Record a signed payment that another party submits, as pending; the network costs it nothing."""
+    transaction = pipeline.new_transaction(transaction_id, movement)
+    transaction.fee_cap_units = 0
+    transaction.next_check_at = clock.now() + lifecycle.first_check_after(movement.chain)
+    lifecycle.record(session, transaction, status=MovementStatus.PENDING)
+    signed = SignedTransaction(part.reference, part.raw, sequence=None, expires_at_height=None, terms=part.terms)
+    lifecycle.add_attempt(session, transaction_id, movement.chain, signed, AttemptPurpose.AUTHORIZATION)
     return transaction
 
 
