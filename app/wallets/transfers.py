@@ -22,7 +22,6 @@ from app.ports.chain import SignedTransaction, TransactionDraft, TransferIntent
 from app.ports.errors import PortError, Rejected
 from app.spending import controls as spending_controls
 from app.spending import holds as spending_holds
-from app.spending.policy import Controls
 from app.state import app_state
 from app.wallets import gas
 from app.wallets.core import custody, intents, network_fees, parsing
@@ -173,14 +172,11 @@ def quote(wallet: WalletView, order: TransferOrder) -> MovementQuote:
     """Check limits and simulate like `send`, without signing. Raises: what `send` raises before signing."""
     found = _quote(wallet, replace(settled(wallet, order), takes_all=False) if order.takes_all else order)
     movement, allowed = found.movement, spending_controls.controls_from_row(found.movement.wallet.spending_status)
-    return replace(found, similar_recipients=similar_recipients(wallet.id, movement.chain, movement.recipient, allowed))
-
-
-def similar_recipients(wallet_id: str, chain: ChainName, recipient: str, allowed: Controls | None) -> tuple[str, ...]:
-    """Return known recipients of the wallet that a person could take this one for."""
     with read_only_unit() as session:
-        paid = history.recipients_of(session, [wallet_id], chain)
-    return look_alikes(recipient, {*paid, *(() if allowed is None else allowed.allowed_addresses)})
+        paid = history.recipients_of(session, [wallet.id], movement.chain)
+    known = {*paid, *(() if allowed is None else allowed.allowed_addresses)}
+    # A person could take this recipient for one of them.
+    return replace(found, similar_recipients=look_alikes(movement.recipient, known))
 
 
 def settled(wallet: WalletView, order: TransferOrder) -> TransferOrder:

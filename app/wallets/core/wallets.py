@@ -169,11 +169,8 @@ def first_wallet(session: Session, agent_id: str) -> WalletView:
 
 def agent_with_address(session: Session, address: str) -> str | None:
     """Return the agent with a wallet at an address, deleted ones included, or None."""
-    for table in (Wallet, RetiredKey):
-        agent_id: str | None = session.scalar(select(table.agent_id).where(_is_at(table, address)))
-        if agent_id is not None:
-            return agent_id
-    return None
+    found = (session.scalar(select(of.agent_id).where(_is_at(of, address))) for of in (Wallet, RetiredKey))
+    return next(filter(None, found), None)
 
 
 def agent_and_addresses(session: Session, wallet_id: str) -> Sequence[str]:
