@@ -359,15 +359,12 @@ def _assert_within_budgets(
             details["resets_at"] = budget.resets_at and clock.isoformat(budget.resets_at)
             problem = f"This transaction exceeds the shared budget {budget.name!r}."
             raise errors.BudgetLimitExceeded(problem, details=details)
-        velocity = budget.velocity
-        if velocity is not None and not own_nanos:
-            payments, paid_nanos = paid_since(session, budget.id, clock.now() - timedelta(minutes=velocity.minutes))
+        if (velocity := budget.velocity) is not None and not own_nanos:
+            minutes = velocity.minutes
+            payments, paid_nanos = paid_since(session, budget.id, clock.now() - timedelta(minutes=minutes))
             if velocity.is_exceeded(payments, paid_nanos + request.value_nanos):
-                details |= {"minutes": velocity.minutes, "payments": payments}
-                details["spent_usd"] = money.usd_from_nanos(paid_nanos)
-                problem = (
-                    f"Too much was paid from the shared budget {budget.name!r} in {velocity.minutes} minutes; wait."
-                )
+                details |= {"minutes": minutes, "payments": payments, "spent_usd": money.usd_from_nanos(paid_nanos)}
+                problem = f"Too much was paid from the shared budget {budget.name!r} in {minutes} minutes; wait."
                 raise errors.BudgetLimitExceeded(problem, details=details)
 
 

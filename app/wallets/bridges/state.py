@@ -187,11 +187,9 @@ def read(bridge_id: str) -> BridgeState | None:
         source = source_of(legs)
         if source is None or parent.from_address is None:
             return None
-        delivered = [
-            leg for leg in legs
-            if leg.leg == BridgeLegKind.DESTINATION and leg.status == MovementStatus.CONFIRMED.value
-        ]  # fmt: skip
-        failed = sum(leg.leg == BridgeLegKind.DESTINATION and leg.status == MovementStatus.FAILED.value for leg in legs)
+        ends = [leg for leg in legs if leg.leg == BridgeLegKind.DESTINATION]
+        delivered = [leg for leg in ends if leg.status == MovementStatus.CONFIRMED.value]
+        failed = sum(leg.status == MovementStatus.FAILED.value for leg in ends)
         request = BridgeRequest(
             ChainName(parent.chain), ChainName(bridge.destination_chain), parent.from_address,
             parent.to_address, TokenAmount(parent.amount_units, TOKENS_BY_SYMBOL[parent.currency]),

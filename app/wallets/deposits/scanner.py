@@ -221,9 +221,7 @@ def _record_deposit(session: Session, name: ChainName, wallet: _ScannedWallet, d
     # The position distinguishes deposits of one transaction, or of one block if there is no hash.
     position = f"{deposit.tx_hash or deposit.block.hash}:{deposit.position}"
     by_mark = deposit.scan_state_before is not None
-    resume = {
-        "mark_before": dict(wallet.mark), "mark_block": wallet.block_number, "mark_revision": wallet.revision,
-    }  # fmt: skip
+    resume = {"mark_before": dict(wallet.mark), "mark_block": wallet.block_number, "mark_revision": wallet.revision}
     same = select(FundingDeposit).filter_by(chain=name.value, wallet_id=wallet.id, position=position)
     existing = session.scalar(same)
     if existing is not None:
