@@ -198,14 +198,9 @@ def execute(
     drafted_for = [movement.intent(new_id(), is_held=False)] if is_early else []
 
     def commit(drafted: TransactionDraft) -> tuple[history.TransactionView, SignedTransaction]:
-        """Hold the value, allocate the nonce, sign and store: all that must be committed before the broadcast."""
-        counted, transaction_id = counting_rent(movement, drafted), drafted_for[0].id if drafted_for else new_id()
-        with intents.recording(counted.intent(transaction_id)) as session:
-            spending_holds.hold(session, movement.wallet.id, counted.spending_request, reference=transaction_id)
-            assert_affordable(session, movement.chain, drafted)
-            row = new_transaction(transaction_id, counted)
-            signed = lifecycle.record_signed(session, row, drafted, lambda nonce: sign(session, drafted, signer, nonce))
-            return bind_recorded(session, row, movement, claim), signed
+        counted = counting_rent(movement, drafted)
+        intent = counted.intent(drafted_for[0].id if drafted_for else new_id())
+        return _record_signed(counted, drafted, sign, signer, intent, claim=claim)
 
     try:
         with intents.recorded(*drafted_for):
@@ -273,6 +268,18 @@ def counting_rent(movement: Movement, draft: TransactionDraft) -> Movement:
     if wallet.approved is not None:
         wallet = replace(wallet, approved=replace(wallet.approved, max_nanos=wallet.approved.max_nanos + rent_nanos))
     return replace(movement, wallet=wallet, value_nanos=movement.value_nanos + rent_nanos)
+
+
+def _record_signed(
+    movement: Movement, draft: TransactionDraft, sign: SignFunction, signer: Signer, intent: Intent, *, claim: Claim
+) -> tuple[history.TransactionView, SignedTransaction]:
+    """Hold the value, allocate the nonce, sign and store: all that must be committed before the broadcast."""
+    with intents.recording(intent) as session:
+        spending_holds.hold(session, movement.wallet.id, movement.spending_request, reference=intent.id)
+        assert_affordable(session, movement.chain, draft)
+        row = new_transaction(intent.id, movement)
+        signed = lifecycle.record_signed(session, row, draft, lambda nonce: sign(session, draft, signer, nonce))
+        return bind_recorded(session, row, movement, claim), signed
 
 
 def bind_recorded(session: Session, row: Transaction, movement: Movement, claim: Claim) -> history.TransactionView:
