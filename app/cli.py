@@ -25,9 +25,7 @@ purchases = AppGroup("purchases", help="Purchases in web shops.")
 
 def register(app: Flask) -> None:
     """Add the commands, which the root's `commands.py` lists, to an application."""
-    groups = (
-        keys, documents, purchases, gateway.group, payments.group, *platform.groups, bridges,
-    )  # fmt: skip
+    groups = keys, documents, purchases, gateway.group, payments.group, *platform.groups, bridges
     for command in (*groups, doctor, platform.platform, platform.restored):
         app.cli.add_command(command)
 
