@@ -15,7 +15,6 @@ from app.platform import row_seals
 from app.shopping import service as shopping
 from app.state import app_state
 from app.status.cli import doctor
-from app.status.migrations import MigrationCommands
 from app.wallets.kinds.bridge import commands as bridges
 from app.web.openapi import OpenApiDocument
 
@@ -26,10 +25,8 @@ purchases = AppGroup("purchases", help="Purchases in web shops.")
 
 def register(app: Flask) -> None:
     """Add the commands, which the root's `commands.py` lists, to an application."""
-    groups = (
-        keys, documents, purchases, gateway.group, payments.group, *platform.groups, bridges,
-    )  # fmt: skip
-    for command in (*groups, doctor, platform.platform, platform.restored, MigrationCommands(app)):
+    groups = keys, documents, purchases, gateway.group, payments.group, *platform.groups, bridges
+    for command in (*groups, doctor, platform.platform, platform.restored):
         app.cli.add_command(command)
 
 

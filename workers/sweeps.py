@@ -39,7 +39,7 @@ from app.usage import service as usage
 from app.wallets.core import intents
 from app.wallets.deposits import funding
 from app.wallets.maintenance import audit as wallets_audit
-from app.wallets.maintenance import retention as wallets_retention
+from app.wallets.transactions import relayed
 from workers.context import job
 
 _log = structlog.get_logger(__name__)
@@ -129,7 +129,7 @@ def sweep() -> None:
             # In a bounded number of short units of each kind; the next sweep continues.
             **{f"prune_{name}": partial(personal_data.prune, name, now) for name in personal_data.ENDING},
             "prune_usage": lambda: usage_retention.prune(cutoff),
-            "prune_history": lambda: wallets_retention.prune(cutoff),
+            "prune_history": lambda: relayed.prune_queries(cutoff),
             "resume_settlements": payments.check_gas_reserves,
             "pay_sellers": payouts.pay_scheduled,
             "refresh_prices": _refresh_prices,

@@ -1,30 +1,35 @@
 """The terms in a 402 answer, by x402 in both versions and by MPP, and which of them a wallet can pay. No I/O.
 
-Nothing that a seller states is signed: network, asset and domain must be those of a payment signer.
+Nothing that a seller states is signed: network, asset and domain must be those of a payment signer. Of MPP, only
+`evm/charge` by an EIP-3009 authorization is paid; of everything else, the method and the intent are the scheme. Its
+packages add an extension to terms of x402, `mppx`, by which a payment is bound to a route.
 """
 
 import base64
+import hashlib
 import ipaddress
 import re
+import secrets
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Annotated, Any
 from urllib.parse import urlsplit
+from urllib.request import parse_http_list
 
 from pydantic import Field
 
-from app.buying import mpp
 from app.buying.sellers import SellerAnswer
-from app.core import money
+from app.core import clock, money
 from app.core.chains import USDC, ChainName, Family
 from app.core.foreign import ForeignModel, Items, MalformedResponseError
 from app.core.identifiers import require
 from app.core.money import NANOS_PER_USD, TokenAmount
 from app.core.strict_json import parse_response
 from app.errors import PerTxLimitExceeded, TermsNotSupported
-from app.payments.mpp import challenge_nonce
-from app.payments.presented import SIGNED_HEADER, decode_document
+from app.payments.mpp import CREDENTIAL_TYPE, INTENT, METHOD, challenge_nonce, encode
+from app.payments.presented import MPP_SCHEME, SIGNED_HEADER, decode_document
 from app.payments.x402.terms import REQUIRED_HEADER, encode_header
 from app.ports.errors import Rejected
 from app.ports.facilitator import AuthorizedPayment, PaymentSigner
@@ -38,6 +43,8 @@ _MPP, _V1, _V2 = range(3)
 HEADERS = ("Authorization", "X-PAYMENT", SIGNED_HEADER)
 PROTOCOLS = ("mpp", "x402/1", "x402/2")
 _IDENTIFIER = "payment-identifier"
+_ROUTE = "mppx"
+_ECHOED = ("id", "realm", "method", "intent", "request", "expires", "digest", "opaque")
 _UNITS = re.compile(r"[0-9]{1,30}", re.ASCII)
 _INTERNAL_SUFFIXES = (".localhost", ".local", ".internal", ".intranet", ".home.arpa", ".lan", ".corp", ".localdomain")
 # The cheapest to settle for the seller comes first.
@@ -87,14 +94,14 @@ class PaymentOffer:
     def nonce(self) -> bytes | None:
         """The nonce that the challenge of MPP, or the route to which terms of x402 are bound, prescribes."""
         if self.terms.is_bound:
-            return mpp.route_nonce(self.requirements, self.terms.resource, self.terms.extensions)
+            return _route_nonce(self.requirements, self.terms.resource, self.terms.extensions)
         challenge = self.requirements.get("challenge", {}) if self.terms.version == _MPP else {}
         return challenge_nonce(challenge["id"], challenge["realm"]) if challenge else None
 
     def payment_header(self, signed: AuthorizedPayment, *, identifier: str) -> str:
         """Return the value of the header that pays; `identifier` is sent to a seller that asks for one."""
         if self.terms.version == _MPP:
-            return mpp.credential(self.requirements["challenge"], self.network, signed)
+            return _credential(self.requirements["challenge"], self.network, signed)
         if self.terms.version == _V1:
             legacy = {"x402Version": 1, "scheme": "exact", "network": self.network, "payload": signed.payload}
             return encode_header(legacy)
@@ -121,7 +128,7 @@ class _StatedTerms(ForeignModel):
 
 def read_terms(answer: SellerAnswer) -> list[PaymentTerms]:
     """Read the terms of a 402 by each protocol. Raises: TermsNotSupported if it has none."""
-    challenges = mpp.read_offers(answer.headers)[:_MAX_OFFERS]
+    challenges = _challenge_offers(answer.headers)[:_MAX_OFFERS]
     by_mpp = [PaymentTerms(_MPP, challenges)] if challenges else []
     try:
         return [_read_x402_terms(answer), *by_mpp]
@@ -150,7 +157,7 @@ def _read_x402_terms(answer: SellerAnswer) -> PaymentTerms:
     if stated.version != _V2:
         return PaymentTerms(stated.version, offers)
     extensions = stated.extensions if isinstance(stated.extensions, dict) else {}
-    bound = mpp.bind_to_route(extensions)
+    bound = _bind_to_route(extensions)
     return PaymentTerms(stated.version, offers, stated.resource, bound or extensions, is_bound=bool(bound))
 
 
@@ -285,3 +292,73 @@ def _is_public(host: str) -> bool:
 def _shown(stated: Mapping[str, Any]) -> dict[str, str]:
     """Return the fields that identify an offer, bounded: they are a seller's text."""
     return {name: str(stated.get(name))[:100] for name in ("scheme", "network", "asset")}
+
+
+def _challenge_offers(headers: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Return an offer for each challenge that can be read, with the parameters to repeat as `challenge`."""
+    stated = ", ".join(value for name, value in headers if name.lower() == "www-authenticate")
+    found: list[tuple[str, dict[str, str]]] = []
+    for item in parse_http_list(stated) if len(stated) <= _MAX_TERMS_BYTES else ():
+        head, _, value = item.partition("=")
+        # A parameter after the name of a scheme begins the next challenge.
+        *scheme, name = head.split() or [""]
+        if scheme:
+            found.append((scheme[0].lower(), {}))
+        if found:
+            text = value.strip()
+            found[-1][1].setdefault(name.lower(), text[1:-1] if text[:1] == text[-1:] == '"' else text)
+    offers = [_challenge_offer(parameters) for scheme, parameters in found if scheme == MPP_SCHEME.lower()]
+    return [each for each in offers if each is not None]
+
+
+def _challenge_offer(parameters: Mapping[str, str]) -> dict[str, Any] | None:
+    challenge = {name: parameters[name] for name in _ECHOED if name in parameters}
+    # Nonces are hashes of the bytes, and clients differ in how they read others.
+    if not all(challenge.get(name) for name in _ECHOED[:5]) or not all(map(str.isascii, challenge.values())):
+        return None
+    try:
+        request = decode_document(challenge["request"])
+    except Rejected:
+        return None
+    details = request.get("methodDetails")
+    details = details if isinstance(details, dict) else {}
+    kind = f"{challenge['method']}/{challenge['intent']}"
+    types = details.get("credentialTypes")
+    is_payable = kind == f"{METHOD}/{INTENT}" and isinstance(types, list) and CREDENTIAL_TYPE in types
+    # Such a challenge pays several, or is answered in another header.
+    is_payable = is_payable and not details.get("splits") and "header" not in parameters
+    return {
+        "scheme": "exact" if is_payable else kind, "network": f"eip155:{details.get('chainId')}",
+        "amount": request.get("amount"), "asset": request.get("currency"), "payTo": request.get("recipient"),
+        "resource": f"https://{challenge['realm']}", "challenge": challenge,
+        **({"maxTimeoutSeconds": _seconds_until(challenge["expires"])} if "expires" in challenge else {}),
+    }  # fmt: skip
+
+
+def _seconds_until(end: str) -> int:
+    """Return the seconds until a time; 0 if it cannot be read."""
+    try:
+        return int((datetime.fromisoformat(end) - clock.now()).total_seconds())
+    except (ValueError, TypeError, OverflowError):
+        return 0
+
+
+def _credential(challenge: Mapping[str, str], network: str, signed: AuthorizedPayment) -> str:
+    """Return the value of the header that answers a challenge."""
+    authorization = signed.payload["authorization"]
+    payload = {"type": CREDENTIAL_TYPE, **authorization, "signature": signed.payload["signature"]}
+    source = f"did:pkh:{network}:{authorization['from']}"
+    return f"{MPP_SCHEME} {encode({'challenge': challenge, 'payload': payload, 'source': source})}"
+
+
+def _bind_to_route(extensions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return extensions whose one member binds a payment to a route, with a random salt in it; {} for any others."""
+    stated = extensions.get(_ROUTE) if len(extensions) == 1 else None
+    if not isinstance(stated, dict) or not isinstance(stated.get("info"), dict):
+        return {}
+    return {_ROUTE: {**stated, "info": {**stated["info"], "nonce": secrets.token_hex(16)}}}
+
+
+def _route_nonce(accepted: Mapping[str, Any], resource: Any, extensions: Mapping[str, Any]) -> bytes:
+    """Return the nonce that binds a payment to a route: sellers derive it from what the payment repeats."""
+    return hashlib.sha256("|".join(map(encode, (accepted, resource, extensions))).encode()).digest()

@@ -9,7 +9,7 @@ from app import errors
 from app.approvals import service as approvals
 from app.approvals.schemas import AwaitingApproval
 from app.audit_log.actors import current_actor
-from app.buying import diagnosis, offers, records, schemas, sellers, service
+from app.buying import offers, records, schemas, sellers, service
 from app.buying.service import FetchOrder, FetchResult
 from app.core.chains import ChainName
 from app.core.movement_kinds import MovementKind
@@ -143,7 +143,7 @@ def validate_paid_resource(body: dict[str, Any]) -> dict[str, Any]:
     else:
         with read_only_unit() as session:
             wallet = wallets.first_wallet(session, guards.require_agent())
-    return checked(diagnosis.steps(wallet, **body, session_id=session_of(principal, None), key_id=principal.key_id))
+    return checked(service.check_steps(wallet, **body, session_id=session_of(principal, None), key_id=principal.key_id))
 
 
 @blp.get("/<string:wallet_id>/x402/purchases")

@@ -6,6 +6,7 @@ never signed. Whether they were used is read from the chain, whatever the seller
 payment has a price: a free key must not send anything to anybody from our address.
 """
 
+import json
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -22,8 +23,9 @@ from app.buying.offers import PaymentOffer
 from app.buying.records import ServicePurchase
 from app.buying.sellers import SellerAnswer, SellerRequest
 from app.capacity.limiter import Permit, quotas_of
-from app.core import clock
+from app.core import clock, money
 from app.core.chains import ChainName
+from app.core.checks import CheckedStep
 from app.core.identifiers import new_id
 from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
@@ -39,7 +41,7 @@ from app.usage.service import MeteredUsage, UsageCall
 from app.wallets.core import custody, intents
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.wallets import WalletView
-from app.wallets.transactions import authorizations
+from app.wallets.transactions import relayed
 from app.wallets.transactions.pipeline import Movement, NotAffordable
 
 PROVIDER = "x402"
@@ -52,6 +54,8 @@ _log = structlog.get_logger(__name__)
 # A seller needs its own time, and a facilitator one or two blocks.
 _UNPAID_SECONDS = 30
 _PAID_SECONDS = 60
+_MAX_OFFERS_TEXT = 2_000
+_NO_LIMIT = 10**30
 
 
 @dataclass(slots=True)
@@ -162,7 +166,7 @@ def resume(wallet: WalletView, order: FetchOrder, transaction_id: str, *, wait_s
     purchase, answer = records.get(wallet.id, transaction_id)
     if answer is not None and records.bought_answer(purchase, answer) is None:
         # The chain may show by now that this refusal was paid for.
-        authorizations.wait(purchase.payment, wait_seconds=wait_seconds, account_id=wallet.agent_id)
+        relayed.wait_for_authorized(purchase.payment, wait_seconds=wait_seconds, account_id=wallet.agent_id)
         purchase, answer = records.get(wallet.id, transaction_id)
     bought = records.bought_answer(purchase, answer)
     if bought is not None or purchase.payment.status == MovementStatus.FAILED:
@@ -238,7 +242,7 @@ def _choose(wallet: WalletView, order: FetchOrder, unpaid: SellerAnswer) -> _Pre
             except errors.ApprovalRequired:
                 # The owner is not asked for what the balance does not cover, as far as the chain can be read now.
                 with suppress(Unreachable):
-                    authorizations.read_funds(movement)
+                    relayed.read_funds(movement)
                 raise
             with read_only_unit() as session:
                 records.check_payee(session, wallet.id, order.request.host, offer)
@@ -253,7 +257,7 @@ def _choose(wallet: WalletView, order: FetchOrder, unpaid: SellerAnswer) -> _Pre
 
 def _prepare(movement: Movement, offer: PaymentOffer) -> _PreparedPayment:
     """Read the balance and what signing needs of the chain. Raises: NotAffordable, Rejected, Unreachable."""
-    funds = authorizations.read_funds(movement)
+    funds = relayed.read_funds(movement)
     intent = PaymentIntent(
         movement.sender, offer.recipient, offer.amount.units, offer.validity_seconds,
         offer.extra, offer.terms.answerable, funds.block, offer.nonce,
@@ -276,7 +280,7 @@ def _record(wallet: WalletView, request: SellerRequest, chosen: _PreparedPayment
 
     try:
         with intents.recording(chosen.movement.intent(payment_id)) as session:
-            payment = authorizations.record(session, payment_id, chosen.movement, chosen.funds, sign, claim=claim)
+            payment = relayed.record_authorized(session, payment_id, chosen.movement, chosen.funds, sign, claim=claim)
             records.pin_payee(session, wallet.id, request.host, offer)
             return records.add(session, payment, wallet.id, request, offer)
     except NotAffordable as error:
@@ -293,7 +297,7 @@ def _present(
 ) -> FetchResult:
     """Send the stored bytes with the request. What is recorded is returned, whatever happens from here on."""
     payment, answer = purchase.payment, None
-    header = (offers.HEADERS[purchase.version], authorizations.stored(payment.id).raw.decode())
+    header = (offers.HEADERS[purchase.version], relayed.stored_authorization(payment.id).raw.decode())
     try:
         answer = sellers.ask(request, seconds=_PAID_SECONDS, payment=header)
         if answer.is_complete and answer.status != HTTPStatus.PAYMENT_REQUIRED:
@@ -301,7 +305,7 @@ def _present(
     except PortError as error:
         _log.warning("seller_gave_no_answer", transaction_id=payment.id, reason=error.reason)
     if answer is None or answer.status != HTTPStatus.PAYMENT_REQUIRED:
-        purchase.payment = authorizations.wait(payment, wait_seconds=wait_seconds, account_id=wallet.agent_id)
+        purchase.payment = relayed.wait_for_authorized(payment, wait_seconds=wait_seconds, account_id=wallet.agent_id)
     return FetchResult(answer, purchase)
 
 
@@ -318,3 +322,52 @@ def _payment_failed(error: PortError) -> errors.PaymentFailed:
     if isinstance(error, Rejected):
         problem = "The payment would fail on every network that the wallet could pay on. Nothing was paid."
     return errors.PaymentFailed(problem, details=details)
+
+
+def check_steps(
+    wallet: WalletView, *, resource: str, method: str, session_id: str | None, key_id: str | None
+) -> Iterator[CheckedStep]:
+    """Yield the steps of buying a resource, without a signature, up to the first that fails.
+
+    What the service wrote appears in no step except the terms that cannot be paid: shortened, and escaped as JSON.
+
+    Raises: what `quote` raises before the request is sent.
+    """
+    try:
+        request = sellers.parse_request(url=resource, method=method, headers={}, body=None)
+    except errors.InvalidInput as error:
+        yield CheckedStep("address", f"The address {error.details['fields']['url'][0]}.", ok=False)
+        return
+    yield CheckedStep("address", "The address is a public one.")
+    try:
+        answer = ask(wallet, FetchOrder(request, 0, (), session_id, key_id))
+    except (errors.InvalidInput, errors.UpstreamError, errors.UpstreamTimeout) as error:
+        yield CheckedStep("response", error.message, ok=False)
+        return
+    yield CheckedStep("response", "The service answers.")
+    is_asking = answer.status == HTTPStatus.PAYMENT_REQUIRED
+    is_redirect = HTTPStatus.MULTIPLE_CHOICES <= answer.status < HTTPStatus.BAD_REQUEST
+    followed = " Redirects are not followed: name the address that it leads to." if is_redirect else ""
+    detail = f"The status is {answer.status}; a resource that is sold has 402.{followed}"
+    yield CheckedStep("payment_required", detail, ok=is_asking)
+    if not is_asking:
+        return
+    try:
+        terms = offers.read_terms(answer)
+        stated = ", ".join(offers.PROTOCOLS[each.version] for each in terms)
+        yield CheckedStep("terms", f"The terms are those of {stated}.")
+        payable = offers.payable_offers(
+            terms, app_state().ports.payment_signers, host=request.host, max_nanos=_NO_LIMIT, networks=(),
+            own_addresses=frozenset(wallet.addresses.values()),
+        )  # fmt: skip
+    except errors.TermsNotSupported as error:
+        refused = error.details["offers"]
+        shown = f" Terms of the service: {json.dumps(refused)[:_MAX_OFFERS_TEXT]}" if refused else ""
+        yield CheckedStep("offer" if refused else "terms", error.message + shown, ok=False)
+        return
+    best = payable[0]
+    price = money.usd_from_nanos(best.price_nanos)
+    detail = f"{price:f} USD in USDC on {best.chain.value} to {best.recipient}."
+    yield CheckedStep("offer", detail)
+    detail = "Facilitators list resources that have extensions.bazaar in their terms."
+    yield CheckedStep("discovery", detail, ok=any("bazaar" in each.answerable for each in terms), required=False)

@@ -50,20 +50,19 @@ _PAYEE_SEAL = seal_of(ApprovedPayee)
 class _Locking(PreparedStatement):
     """Locks a row and returns it; on PostgreSQL without a new version of the row."""
 
-    def __init__(self, wallet_id: ColumnElement[str], *columns: Any) -> None:
+    def __init__(self, wallet_id: ColumnElement[str]) -> None:
         is_meant = _TABLE.c.wallet_id == wallet_id
         touch = update(_TABLE).where(is_meant).values(lock_version=_TABLE.c.lock_version + 1)
-        super().__init__(touch.returning(*columns))
-        self._select = select(*columns).where(is_meant).with_for_update(key_share=True)
+        super().__init__(touch.returning(*COLUMNS))
+        self._select = select(*COLUMNS).where(is_meant).with_for_update(key_share=True)
 
     def _statement_in(self, dialect: Dialect) -> ClauseElement:
         return self._select if dialect.name == "postgresql" else super()._statement_in(dialect)
 
 
-_LOCK = _Locking(bindparam("of_wallet"), *COLUMNS)
-_LOCK_ONLY = _Locking(bindparam("of_wallet"), _TABLE.c.frozen_at)
+_LOCK = _Locking(bindparam("of_wallet"))
 _LOCK_OF_HOLD = _Locking(
-    select(SpendingHold.wallet_id).where(SpendingHold.reference == bindparam("of_hold")).scalar_subquery(), *COLUMNS
+    select(SpendingHold.wallet_id).where(SpendingHold.reference == bindparam("of_hold")).scalar_subquery()
 )
 
 
@@ -106,12 +105,6 @@ def lock_account(session: Session, wallet_id: str) -> Account:
     """Lock the wallet's account until the unit ends, and return it. Raises: NotFound if the wallet was deleted."""
     row = require(_LOCK.one_or_none(session, {"of_wallet": wallet_id}), wallet_not_found())
     return verified_account(session, row)
-
-
-def lock_only(session: Session, wallet_id: str) -> bool:
-    """Lock an account that was verified before; return whether it is frozen. Raises: NotFound if it was deleted."""
-    row = require(_LOCK_ONLY.one_or_none(session, {"of_wallet": wallet_id}), wallet_not_found())
-    return row.frozen_at is not None
 
 
 def lock_account_of_hold(session: Session, reference: str) -> Account | None:

@@ -7,21 +7,22 @@ touched.
 from collections.abc import Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
-from datetime import date
+from datetime import date, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, bindparam, func, select, text
+from sqlalchemy import ColumnElement, Row, String, and_, bindparam, cast, func, select, text
 from sqlalchemy.orm import Session
 
 from app import errors
 from app.authenticated import change, seal_of
-from app.core import clock
+from app.core import clock, money
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.state_machine import StateMachine
 from app.db.tables import in_list
 from app.identity import budget_counters, budgets
-from app.spending import accounts, approval_rules, controls, policy, sessions, shared_budgets
+from app.identity.budgets import SharedBudget
+from app.spending import accounts, approval_rules, controls, policy, sessions
 from app.spending.accounts import Account
 from app.spending.approval_rules import ApprovalReason
 from app.spending.models import SpendingAccount, SpendingControls, SpendingHold
@@ -90,7 +91,7 @@ def hold(
     what can be counted.
     """
     if reference in COMMITTED.get():
-        if accounts.lock_only(session, wallet_id):  # frozen since it was held
+        if accounts.lock_account(session, wallet_id).frozen:  # frozen since it was held
             raise errors.WalletFrozen
         return
     approved = None if is_owner_asked else request.approved
@@ -106,7 +107,7 @@ def hold(
         rules = controls.verified_controls(session, account, row)
         policy.assert_allowed(rules, account.spent, request, frozen=account.frozen, today=account.today)
         _assert_within_session(session, wallet_id, request)
-        shared = shared_budgets.lock(session, account, request) if row.has_budgets else []
+        shared = _lock_budgets(session, account, request) if row.has_budgets else []
         permitted_payee = None if is_owner_asked else _assert_approved(session, account, rules, request)
         _count(
             session, reference, account, request.value_nanos or 0, session_id=request.session_id,
@@ -175,7 +176,7 @@ def check(session: Session, wallet_id: str, request: SpendingRequest, *, status:
     _assert_within_session(session, wallet_id, request, own_nanos=own_nanos)
     is_counted = row.has_budgets and not request.buys_credits
     shared = budgets.budgets_of(session, account.wallet_id, account.agent_id) if is_counted else []
-    shared_budgets.assert_within(session, budgets.read(session, shared), request, own_nanos=own_nanos)
+    _assert_within_budgets(session, budgets.read(session, shared), request, own_nanos=own_nanos)
     _assert_approved(session, account, rules, request)
     accounts.countable_sums(account, request.value_nanos or 0)
 
@@ -325,3 +326,52 @@ def _assert_approved(
         _APPROVAL_MESSAGES[reasons[0]], reason=reasons[0].value, agent_id=account.agent_id, wallet_id=account.wallet_id,
         spending_request=request,
     )  # fmt: skip
+
+
+def _lock_budgets(session: Session, account: Account, request: SpendingRequest) -> list[str]:
+    """Lock the budgets that the wallet shares, and check the request against them; return their ids.
+
+    Raises: BudgetLimitExceeded, PriceUnavailable.
+    """
+    if request.buys_credits:
+        return []
+    shared = budgets.lock(session, budgets.budgets_of(session, account.wallet_id, account.agent_id))
+    _assert_within_budgets(session, shared, request)
+    return [each.id for each in shared]
+
+
+def _assert_within_budgets(
+    session: Session, shared: Sequence[SharedBudget], request: SpendingRequest, *, own_nanos: int = 0
+) -> None:
+    """Check a request against shared budgets; `own_nanos` are held for it already."""
+    for budget in shared:
+        if request.value_nanos is None and budget.limit_nanos is None and budget.velocity is None:
+            continue
+        if request.value_nanos is None:
+            raise errors.PriceUnavailable(details={"rule": "budget", "budget_id": budget.id})
+        details: dict[str, Any] = {"rule": "budget", "budget_id": budget.id, "budget": budget.name}
+        details["requested_usd"] = money.usd_from_nanos(request.value_nanos)
+        limit_nanos = accounts.MAX_COUNTED_NANOS if budget.limit_nanos is None else budget.limit_nanos
+        left_nanos = max(0, limit_nanos - budget.used_nanos)
+        if request.value_nanos > left_nanos + own_nanos:
+            amounts = {"limit_usd": limit_nanos, "spent_usd": budget.used_nanos, "remaining_usd": left_nanos}
+            details |= {name: money.usd_from_nanos(nanos) for name, nanos in amounts.items()}
+            details["resets_at"] = budget.resets_at and clock.isoformat(budget.resets_at)
+            problem = f"This transaction exceeds the shared budget {budget.name!r}."
+            raise errors.BudgetLimitExceeded(problem, details=details)
+        if (velocity := budget.velocity) is not None and not own_nanos:
+            minutes = velocity.minutes
+            payments, paid_nanos = paid_since(session, budget.id, clock.now() - timedelta(minutes=minutes))
+            if velocity.is_exceeded(payments, paid_nanos + request.value_nanos):
+                details |= {"minutes": minutes, "payments": payments, "spent_usd": money.usd_from_nanos(paid_nanos)}
+                problem = f"Too much was paid from the shared budget {budget.name!r} in {minutes} minutes; wait."
+                raise errors.BudgetLimitExceeded(problem, details=details)
+
+
+def paid_since(session: Session, budget_id: str, since: datetime) -> tuple[int, int]:
+    """Return how many payments count in a budget since an instant, and how much."""
+    named = SpendingHold.budgets.is_not(None), cast(SpendingHold.budgets, String).contains(budget_id)
+    counts = SpendingHold.created_at >= since, SpendingHold.state != SpendingHoldState.RELEASED
+    paid = select(func.count(), func.sum(SpendingHold.amount_nanos)).where(*named, *counts)
+    payments, nanos = session.execute(paid).one()
+    return payments, int(nanos or 0)

@@ -41,8 +41,7 @@ def open_session(
 
 def get(session: Session, session_id: str, *, wallet_id: str | None = None) -> SpendingSession:
     """Return a session. Raises: NotFound, including for one of another wallet."""
-    canonical = identifiers.parse_id(session_id)
-    row = session.get(SpendingSession, canonical) if canonical else None
+    row = session.get(SpendingSession, identifiers.require_id(session_id, _not_found()))
     if row is None or (wallet_id is not None and row.wallet_id != wallet_id):
         raise _not_found()
     return row

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, wait
 from contextvars import copy_context
-from dataclasses import asdict, dataclass
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from functools import partial
@@ -57,14 +56,6 @@ class Result(StrEnum):
     FAILS = "fails"
     NOT_CONFIGURED = "not configured"
     NOT_RUN = "not run"
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    result: Result
-    system: str
-    capability: str
-    remark: str
 
 
 def _all_probes() -> list[Probe]:
@@ -240,10 +231,10 @@ def _print_live(only: Collection[str], budget_nanos: int, timeout: int, *, is_js
     for probe in [each for name, each in probes if not only or name in only]:
         result, remark, max_nanos = _run(probe, budget_nanos, timeout)
         budget_nanos -= max_nanos
-        row = Row(result, probe.system, probe.capability, " ".join(redact(remark).split())[:300])
-        rows.append(row)
+        remark = " ".join(redact(remark).split())[:300]
+        rows.append({"result": result, "system": probe.system, "capability": probe.capability, "remark": remark})
         if not is_json:
-            click.echo(f"{row.result.value:14}  {row.system:12}  {row.capability:24}  {row.remark}")
+            click.echo(f"{result.value:14}  {probe.system:12}  {probe.capability:24}  {remark}")
     if is_json:
-        click.echo(json.dumps([asdict(row) for row in rows], indent=2))
-    return any(row.result in {Result.DIFFERS, Result.FAILS} for row in rows)
+        click.echo(json.dumps(rows, indent=2))
+    return any(row["result"] in {Result.DIFFERS, Result.FAILS} for row in rows)

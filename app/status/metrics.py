@@ -47,10 +47,7 @@ def get_metrics() -> Response:
 
 
 def _require_access(token: str) -> None:
-    """Require the token; if none is set, a client on this machine.
-
-    Raises: Unauthorized, NotFound.
-    """
+    """Require the token; if none is set, a client on this machine. Raises: Unauthorized, NotFound."""
     if token:
         scheme, _, presented = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(presented.encode(), token.encode()):

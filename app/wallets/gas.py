@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from sqlalchemy import BigInteger, bindparam, exists, or_, select, update
+from sqlalchemy import BigInteger, bindparam, select, update
 from sqlalchemy.orm import Session
 
 from app.core import clock
@@ -36,7 +36,7 @@ from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.models import SponsoredDay, Transaction
 from app.wallets.core.parsing import GasSource
 from app.wallets.core.wallets import WalletView
-from app.wallets.transactions import authorizations, failures, outcome_polling, pipeline, relayed, settlement
+from app.wallets.transactions import failures, outcome_polling, pipeline, relayed, settlement
 from app.wallets.transactions.pipeline import Movement
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
@@ -209,7 +209,7 @@ def quote(movement: Movement, shortages: Sequence[Mapping[str, str]], *, without
             request = replace(plan.payment.spending_request, value_nanos=total_nanos)
             spending_holds.check(session, movement.wallet.id, request)
             funds, after = plan.submission.draft.funds, movement.amount.units
-            authorizations.assert_affordable(session, plan.payment, funds, more_units=after)
+            relayed.assert_payable(session, plan.payment, funds, more_units=after)
     except PortError as error:
         if error.reason == UNAVAILABLE:
             raise without from None
@@ -306,7 +306,7 @@ def _record(
         number_today(session, movement.wallet.agent_id, counts=True)
         # The movement has to be affordable after the payment.
         after = movement.amount.units
-        authorizations.assert_affordable(session, payment, submission.draft.funds, more_units=after)
+        relayed.assert_payable(session, payment, submission.draft.funds, more_units=after)
         sponsor, now = app_state().ports.sponsors[payment.chain], int(clock.now().timestamp())
         authorized = sponsor.authorize(submission.draft, fee_units=0, signer=signer, now=now)
         sent = submission.submission(authorized)
@@ -317,22 +317,20 @@ def _record(
         recorded = [record(session, sent, submitter, own)]
         for each, seller, sale in zip(plan.deliveries, sellers, sales, strict=True):
             recorded.append(record(session, each, seller, sale))
-        authorizations.record_submitted(session, payment_id, payment, authorized.transfer, recorded[0][1])
+        relayed.record_in_submission(session, payment_id, payment, authorized.transfer, recorded[0][1])
     return recorded
 
 
 def _is_bought(session: Session, delivery: SponsorTransaction, since: datetime) -> bool:
     """Return whether a delivery to this wallet is pending, or was made since. The wallet's account must be locked."""
-    is_pending = Transaction.status == MovementStatus.PENDING.value
-    found = exists().where(
-        Transaction.chain == delivery.chain.value,
-        Transaction.wallet_id == delivery.wallet.id,
-        Transaction.created_at >= since - _LONGEST_PENDING,
-        or_(is_pending, Transaction.created_at >= since - _CLOCK_DIFFERENCE),
-        Transaction.kind == MovementKind.GAS_SALE,
-        Transaction.to_address == delivery.draft.intent.recipient,
-    )
-    return bool(session.scalar(select(found)))
+    was_made = Transaction.created_at >= since - _CLOCK_DIFFERENCE
+    found = select(Transaction.id).filter_by(
+        chain=delivery.chain.value, wallet_id=delivery.wallet.id, kind=MovementKind.GAS_SALE.value,
+        to_address=delivery.draft.intent.recipient,
+    )  # fmt: skip
+    is_recent = Transaction.created_at >= since - _LONGEST_PENDING
+    is_open = was_made | (Transaction.status == MovementStatus.PENDING.value)
+    return session.scalar(found.where(is_recent, is_open).limit(1)) is not None
 
 
 def _pending(chain: ChainName) -> GasPending:

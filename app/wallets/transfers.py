@@ -22,7 +22,6 @@ from app.ports.chain import SignedTransaction, TransactionDraft, TransferIntent
 from app.ports.errors import PortError, Rejected
 from app.spending import controls as spending_controls
 from app.spending import holds as spending_holds
-from app.spending.policy import Controls
 from app.state import app_state
 from app.wallets import gas
 from app.wallets.core import custody, intents, network_fees, parsing
@@ -31,7 +30,7 @@ from app.wallets.core.lifecycle import MovementStatus, TransactionType
 from app.wallets.core.parsing import GasSource
 from app.wallets.core.wallets import WalletView
 from app.wallets.gas import SubmissionPlan
-from app.wallets.transactions import authorizations, failures, pipeline
+from app.wallets.transactions import failures, pipeline, relayed
 from app.wallets.transactions.pipeline import Movement, MovementQuote, RecordedCallback
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
@@ -52,7 +51,7 @@ def quote_sponsored(movement: Movement, *, without_gas: ServiceError | None = No
             priced, fee = _with_fee(movement, plan, is_free=is_free)
             for each in () if movement.takes_all else (priced, *([fee] if fee else [])):
                 spending_holds.check(session, movement.wallet.id, each.spending_request)
-            authorizations.assert_affordable(session, priced, plan.draft.funds)
+            relayed.assert_payable(session, priced, plan.draft.funds)
     except PortError as error:
         if without_gas is not None and error.reason == gas.UNAVAILABLE:
             raise without_gas from None
@@ -63,12 +62,7 @@ def quote_sponsored(movement: Movement, *, without_gas: ServiceError | None = No
 
 
 def execute(
-    movement: Movement,
-    without_gas: PortError | None,
-    *,
-    wait_seconds: Decimal | None,
-    claim: Claim,
-    on_recorded: RecordedCallback | None = None,
+    movement: Movement, without_gas: PortError | None, *, wait_seconds: Decimal | None, claim: Claim
 ) -> TransactionView:
     """Have a transfer submitted by the service, and wait for its outcome up to `wait_seconds`.
 
@@ -79,7 +73,7 @@ def execute(
     """
     try:
         recorded, submission, signed = pipeline.retry_after_settling_pending(
-            movement, lambda: _plan(movement), partial(_record, movement, claim=claim, on_recorded=on_recorded)
+            movement, lambda: _plan(movement), partial(_record, movement, claim=claim)
         )
     except PortError as error:
         if pipeline.is_too_much(movement, error):
@@ -91,7 +85,7 @@ def execute(
     if submitted.status == MovementStatus.PENDING:
         return history.current_view(recorded.id)
     # Another party may have submitted it first: then the submission failed, and the transfer did not.
-    view = authorizations.wait(recorded, wait_seconds=wait_seconds, account_id=account_id)
+    view = relayed.wait_for_authorized(recorded, wait_seconds=wait_seconds, account_id=account_id)
     if view.status == MovementStatus.FAILED:
         raise failures.recorded_failure(view)
     return view
@@ -121,7 +115,7 @@ def _with_fee(movement: Movement, plan: SubmissionPlan, *, is_free: bool) -> tup
 
 
 def _record(
-    movement: Movement, plan: SubmissionPlan, *, claim: Claim, on_recorded: RecordedCallback | None
+    movement: Movement, plan: SubmissionPlan, *, claim: Claim
 ) -> tuple[TransactionView, TransactionView, SignedTransaction]:
     """Count, hold, sign and store in one unit; return transfer and submission. Raises: Rejected, the 403 errors."""
     wallets = movement.wallet, plan.sponsor_wallet
@@ -134,20 +128,16 @@ def _record(
         priced, fee = _with_fee(movement, plan, is_free=is_free)
         if fee is not None:
             spending_holds.hold(session, movement.wallet.id, fee.spending_request, reference=fee_id)
-        authorizations.assert_affordable(session, priced, plan.draft.funds)
+        relayed.assert_payable(session, priced, plan.draft.funds)
         now = int(clock.now().timestamp())
         authorized = sponsor.authorize(plan.draft, fee_units=priced.gas_fee_units or 0, signer=signer, now=now)
         # First, because it locks the nonces of the service's wallet.
         submission, signed = gas.record(session, plan.submission(authorized), submitter, own)
         # Their signed bytes are part of the submission's.
-        row = authorizations.record_submitted(session, transfer_id, priced, authorized.transfer, signed)
+        row = relayed.record_in_submission(session, transfer_id, priced, authorized.transfer, signed)
         if fee is not None and authorized.fee is not None:
-            authorizations.record_submitted(session, fee_id, fee, authorized.fee, signed)
-        recorded = history.view_of(session, row)
-        claim.bind(session, transfer_id)
-        if on_recorded is not None:
-            on_recorded(session, recorded)
-        return recorded, submission, signed
+            relayed.record_in_submission(session, fee_id, fee, authorized.fee, signed)
+        return pipeline.bind_recorded(session, row, movement, claim), submission, signed
 
 
 def _intents(movement: Movement, plan: SubmissionPlan, transfer_id: str, fee_id: str) -> list[Intent]:
@@ -182,14 +172,11 @@ def quote(wallet: WalletView, order: TransferOrder) -> MovementQuote:
     """Check limits and simulate like `send`, without signing. Raises: what `send` raises before signing."""
     found = _quote(wallet, replace(settled(wallet, order), takes_all=False) if order.takes_all else order)
     movement, allowed = found.movement, spending_controls.controls_from_row(found.movement.wallet.spending_status)
-    return replace(found, similar_recipients=similar_recipients(wallet.id, movement.chain, movement.recipient, allowed))
-
-
-def similar_recipients(wallet_id: str, chain: ChainName, recipient: str, allowed: Controls | None) -> tuple[str, ...]:
-    """Return known recipients of the wallet that a person could take this one for."""
     with read_only_unit() as session:
-        paid = history.recipients_of(session, [wallet_id], chain)
-    return look_alikes(recipient, {*paid, *(() if allowed is None else allowed.allowed_addresses)})
+        paid = history.recipients_of(session, [wallet.id], movement.chain)
+    known = {*paid, *(() if allowed is None else allowed.allowed_addresses)}
+    # A person could take this recipient for one of them.
+    return replace(found, similar_recipients=look_alikes(movement.recipient, known))
 
 
 def settled(wallet: WalletView, order: TransferOrder) -> TransferOrder:
@@ -251,18 +238,17 @@ def send(
     WithdrawalFailed if it is known not to have happened.
     """
     chain = app_state().ports.chains[order.chain]
-    movement = _movement(wallet, order)
+    movement = replace(_movement(wallet, order), on_recorded=on_recorded)
     # Checked without a lock first: a refused request costs no call to the chain.
     pipeline.assert_allowed(movement)
 
-    sponsor = partial(execute, movement, wait_seconds=wait_seconds, claim=claim, on_recorded=on_recorded)
+    sponsor = partial(execute, movement, wait_seconds=wait_seconds, claim=claim)
     if order.gas is GasSource.SPONSORED:
         return sponsor(None)
     return pipeline.execute(
         movement, lambda _signer: _draft(movement),
         lambda _session, draft, signer, nonce: chain.sign(draft, signer, sequence=nonce), wait_seconds=wait_seconds,
-        claim=claim, on_recorded=on_recorded,
-        without_gas=sponsor if gas.are_available(order.gas, order.chain, order.amount) else None,
+        claim=claim, without_gas=sponsor if gas.are_available(order.gas, order.chain, order.amount) else None,
     )  # fmt: skip
 
 

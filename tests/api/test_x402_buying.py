@@ -22,7 +22,7 @@ from app.db.tables import count
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.platform import personal_data
 from app.spending import accounts as spending_accounts
-from app.wallets.transactions import authorizations, open_transactions
+from app.wallets.transactions import open_transactions, relayed
 from sandbox.evm import EvmNode
 from tests.support.agents import register
 from tests.support.buyers import Buyer, buyer_on, refused, seller_on
@@ -271,7 +271,7 @@ def test_a_pass_of_the_workers_does_not_load_what_sellers_stated(buyer: Buyer, s
     payment = buyer.payment(seller.url + "/report", wait=1)
     [movement], _unreadable = open_transactions.due(BASE, clock.now() + timedelta(minutes=1))
     assert (movement.id, movement.latest.raw) == (payment["transaction_id"], b"")
-    assert authorizations.stored(movement.id).raw.decode() == seller.headers[0]
+    assert relayed.stored_authorization(movement.id).raw.decode() == seller.headers[0]
 
 
 def test_a_wallet_without_the_amount_signs_nothing(buyer: Buyer, seller: ScriptedSeller) -> None:

@@ -30,8 +30,8 @@ from app.spending import audit as spending_audit
 from app.spending import controls as spending_controls
 from app.spending.models import SpendingHold
 from app.wallets.bridges import advance as bridge_steps
+from app.wallets.bridges import service as bridge_service
 from app.wallets.bridges import service as bridges
-from app.wallets.bridges import write_off as write_offs
 from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus, StatusReason
 from app.wallets.core.models import Bridge, SignedAttempt, Transaction
 from app.wallets.maintenance import audit as wallets_audit
@@ -366,9 +366,9 @@ class Bridges(LimitedWallet):
         left = self.left(crossing, rows)
         if rows.row.status != MovementStatus.PENDING or left is None or not self.is_lost(crossing, rows):
             with pytest.raises(TransactionInProgress):
-                write_offs.write_off(OPERATOR, bridge_id, accept_partial_refund=False)
+                bridge_service.write_off(OPERATOR, bridge_id, accept_partial_refund=False)
             return False
-        write_offs.write_off(OPERATOR, bridge_id, accept_partial_refund=False)
+        bridge_service.write_off(OPERATOR, bridge_id, accept_partial_refund=False)
         crossing.written_off = left.hash
         return True
 

@@ -7,9 +7,8 @@ from datetime import UTC, date, datetime, time, timedelta
 import pytest
 
 from app.core.money import NANOS_PER_USD
-from app.spending.approval_rules import PayeePermission
+from app.spending.approval_rules import PastPayment, PayeePermission, replay
 from app.spending.policy import Controls, SpendingRequest
-from app.spending.preview import PastPayment, replay
 
 MONDAY = date(2026, 11, 23)
 ALICE, BOB = "0x" + "a" * 40, "0x" + "b" * 40

@@ -27,10 +27,10 @@ from app.owner.session.auth import agent_of, owned_wallet, render_page, see_othe
 from app.platform.agents import fleet
 from app.platform.agents.fleet import LooseningNotAllowed
 from app.shopping import service as shopping
-from app.spending import accounts, approval_rules, controls, holds, policy, preview
+from app.spending import accounts, approval_rules, controls, holds, policy
+from app.spending.approval_rules import PastPayment, Verdict
 from app.spending.controls import ControlsChange
 from app.spending.policy import DEFAULT, Controls, SpendingRequest
-from app.spending.preview import PastPayment, Verdict
 from app.wallets.api.schemas import ControlsBody
 from app.wallets.core import wallets
 from app.wallets.core.wallets import WalletView
@@ -204,7 +204,7 @@ def preview_of(wallet: WalletView, changes: controls.ControlsChange) -> LimitsPr
     payees = {payee for each in payments for payee in approval_rules.payees_of(each.request)}
     with read_only_unit() as session:
         known = accounts.known_payees(session, wallet.id, payees, clock.now().date())
-    before, after = (list(preview.replay(each, payments, known)) for each in (old, new))
+    before, after = (list(approval_rules.replay(each, payments, known)) for each in (old, new))
     decided = list(zip(payments, before, after, strict=True))
     return LimitsPreview(
         loosens=old is not None and policy.is_looser(old, new),

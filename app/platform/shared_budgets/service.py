@@ -27,7 +27,7 @@ from app.identity import budget_counters, budgets
 from app.identity import service as identity
 from app.identity.budgets import SharedBudget
 from app.spending import accounts as spending_accounts
-from app.spending import shared_budgets as payments
+from app.spending import holds as payments
 from app.wallets.core import wallets
 
 

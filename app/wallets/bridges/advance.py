@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from app.core import clock
 from app.core.chains import ChainName
-from app.core.identifiers import new_id
+from app.core.identifiers import new_id, require
 from app.core.money import TokenAmount
 from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
@@ -313,7 +313,5 @@ def adapter_of(ports: Ports, state: BridgeState) -> BridgePort:
     """Return the adapter of a bridge. Raises: Rejected("way_not_configured")."""
     request = state.crossing.request
     route = (request.source, request.destination, request.amount.token)
-    for adapter in ports.bridges.get(route, ()):
-        if adapter.name == state.adapter:
-            return adapter
-    raise Rejected("way_not_configured")
+    found = (adapter for adapter in ports.bridges.get(route, ()) if adapter.name == state.adapter)
+    return require(next(found, None), Rejected("way_not_configured"))

@@ -1,36 +1,36 @@
 """Bridges and their legs: their stored state, how it changes, their maximum fee, and how agents and owners see them.
 
-A leg appears only within its bridge.
+A leg appears only within its bridge. Also their arrivals and refunds, so that they are not taken for deposits.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, TypeAlias
 
 import structlog
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from app.authenticated import seal_of
 from app.core import clock
-from app.core.chains import TOKENS_BY_SYMBOL, ChainName
+from app.core.chains import TOKENS_BY_SYMBOL, ChainName, Token, native
 from app.core.money import TokenAmount, nanos_from_usd
 from app.core.movement_kinds import MovementKind
 from app.db.state_machine import StateMachine
-from app.db.tables import update_rows
+from app.db.tables import count, in_list, update_rows
 from app.db.unit_of_work import read_only_unit
 from app.ports.bridges import BridgeArrival, BridgeLegKind, BridgeProof, BridgeRequest, BridgeStep, BridgeTransfer
 from app.ports.bridges import BridgeProvider as BridgePort
-from app.ports.chain import BlockRef, SignedTransaction
+from app.ports.chain import BlockRef, OwnTransaction, SignedTransaction
 from app.ports.vault import Signer
 from app.state import app_state
 from app.wallets.core import lifecycle, network_fees
 from app.wallets.core.intents import Intent
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
-from app.wallets.core.models import Bridge, Transaction
+from app.wallets.core.models import Bridge, DepositScanState, Transaction
 from app.wallets.transactions import settlement
 from app.wallets.views.history import explorer_url
 
@@ -187,11 +187,9 @@ def read(bridge_id: str) -> BridgeState | None:
         source = source_of(legs)
         if source is None or parent.from_address is None:
             return None
-        delivered = [
-            leg for leg in legs
-            if leg.leg == BridgeLegKind.DESTINATION and leg.status == MovementStatus.CONFIRMED.value
-        ]  # fmt: skip
-        failed = sum(leg.leg == BridgeLegKind.DESTINATION and leg.status == MovementStatus.FAILED.value for leg in legs)
+        ends = [leg for leg in legs if leg.leg == BridgeLegKind.DESTINATION]
+        delivered = [leg for leg in ends if leg.status == MovementStatus.CONFIRMED.value]
+        failed = sum(leg.status == MovementStatus.FAILED.value for leg in ends)
         request = BridgeRequest(
             ChainName(parent.chain), ChainName(bridge.destination_chain), parent.from_address,
             parent.to_address, TokenAmount(parent.amount_units, TOKENS_BY_SYMBOL[parent.currency]),
@@ -292,3 +290,55 @@ def store_proof(bridge: Bridge, proof: BridgeProof) -> None:
         bridge.attested_at = None
     elif bridge.attested_at is None:
         bridge.attested_at = clock.now()
+
+
+def expected_tokens(session: Session, chain: ChainName, wallet_ids: Sequence[str]) -> Mapping[str, frozenset[Token]]:
+    """Return the tokens that bridges may deliver or refund to wallets on a chain."""
+    tokens_by_wallet: dict[str, frozenset[Token]] = defaultdict(frozenset)
+    is_destination = Bridge.destination_chain == chain.value
+    may_return = (Transaction.chain == chain.value) & Bridge.may_return.is_(True)
+    rows = session.execute(
+        select(Bridge.wallet_id, Transaction.currency)
+        .join(Transaction, Transaction.id == Bridge.id)
+        .where(is_destination | may_return, in_list(session, Bridge.wallet_id, wallet_ids))
+        .where(Bridge.stage.in_([BridgeStage.SOURCE.value, BridgeStage.CROSSING.value]))
+    )
+    for wallet_id, currency in rows:
+        tokens_by_wallet[wallet_id] |= {TOKENS_BY_SYMBOL[currency]}
+    return tokens_by_wallet
+
+
+def recorded_arrivals(
+    session: Session, chain: ChainName, wallet_ids: Sequence[str], *, is_recent: Callable[..., ColumnElement[bool]]
+) -> Mapping[str, list[OwnTransaction]]:
+    """Return the recent arrivals and refunds; `is_recent` compares a block with the wallet's scan state."""
+    arrivals: dict[str, list[OwnTransaction]] = defaultdict(list)
+    # A bridge has an arrival or a refund, never both.
+    tx_hash = func.coalesce(Bridge.refund_hash, Bridge.arrival_hash)
+    block = func.coalesce(Bridge.refund_block, Bridge.arrival_block)
+    units = func.coalesce(Bridge.refund_units, Bridge.received_units)
+    has_arrived = (Bridge.destination_chain == chain.value) & (Bridge.stage == BridgeStage.ARRIVED.value)
+    is_refunded = (Transaction.chain == chain.value) & Bridge.refund_hash.is_not(None)
+    rows = session.execute(
+        select(Bridge.wallet_id, tx_hash, block, units, Bridge.arrival_takes_slot, Transaction.currency)
+        .join(Transaction, Transaction.id == Bridge.id)
+        .join(DepositScanState, DepositScanState.wallet_id == Bridge.wallet_id)
+        .where(in_list(session, Bridge.wallet_id, wallet_ids), tx_hash.is_not(None), has_arrived | is_refunded)
+        .where(DepositScanState.chain == chain.value, is_recent(block))
+    )
+    for wallet_id, found_hash, number, received, uses_nonce, currency in rows:
+        out = -(received or 0) if TOKENS_BY_SYMBOL[currency] == native(chain) else 0
+        # Our own mint is also listed as a movement, with its fee.
+        arrivals[wallet_id].append(OwnTransaction(found_hash, None, out, number, uses_nonce))
+    return arrivals
+
+
+def count_newest_arrivals(chain: ChainName, wallet_id: str, address: str) -> int:
+    """Return how many arrivals of bridges used nonces of an address after its newest own transaction."""
+    newest_block = select(func.coalesce(func.max(Transaction.block_number), -1)).where(
+        Transaction.chain == chain.value, Transaction.from_address == address, Transaction.nonce.is_not(None)
+    )
+    are_newer = Bridge.arrival_takes_slot.is_(True), Bridge.arrival_block > newest_block.scalar_subquery()
+    with read_only_unit() as session:
+        of_wallet = Bridge.wallet_id == wallet_id, Bridge.destination_chain == chain.value
+        return count(session, Bridge, *of_wallet, *are_newer)

@@ -25,7 +25,6 @@ from app.events.outbox import EventType, OutboxOf
 from app.observability import telemetry
 from app.ports.chain import SignedTransaction, TransactionDraft
 from app.ports.errors import Rejected
-from app.ports.facilitator import SignedPart
 from app.state import app_state
 from app.wallets.core.models import Bridge, Nonce, SignedAttempt, Transaction, TransactionEvent, Wallet
 
@@ -126,11 +125,9 @@ _SET_NONCE = PreparedStatement(
     update(table_of(Nonce)).where(_OF_ADDRESS).values({Nonce.next_nonce: bindparam("following")})
 )
 _USED_NONCES = PreparedRead(
-    select(Transaction.nonce).where(
-        Transaction.chain == bindparam("of_chain"),
-        Transaction.from_address == bindparam("of_address"),
-        Transaction.nonce >= _FLOOR,
-    )
+    select(Transaction.nonce)
+    .filter_by(chain=bindparam("of_chain"), from_address=bindparam("of_address"))
+    .where(Transaction.nonce >= _FLOOR)
 )
 
 
@@ -241,15 +238,6 @@ def set_signed(transaction: Transaction, signed: SignedTransaction) -> None:
     transaction.expires_at_height = signed.expires_at_height
     transaction.checks = 0
     transaction.next_check_at = clock.now() + first_check_after(ChainName(transaction.chain))
-
-
-def record_authorization(session: Session, transaction: Transaction, part: SignedPart) -> None:
-    """Record a signed payment that another party submits, as pending; the network costs it nothing."""
-    transaction.fee_cap_units = 0
-    transaction.next_check_at = clock.now() + first_check_after(ChainName(transaction.chain))
-    record(session, transaction, status=MovementStatus.PENDING)
-    signed = SignedTransaction(part.reference, part.raw, sequence=None, expires_at_height=None, terms=part.terms)
-    add_attempt(session, transaction.id, ChainName(transaction.chain), signed, AttemptPurpose.AUTHORIZATION)
 
 
 def record(session: Session, transaction: Transaction, *, status: MovementStatus) -> None:

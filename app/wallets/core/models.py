@@ -353,5 +353,6 @@ class DepositScanState(Model):
     revision: Mapped[int] = mapped_column(sa.BigInteger, default=0)
 
 
+OWNED_BY_TRANSACTION = (TransactionEvent, SignedAttempt, FundingAllocation)
 OWNED_BY_WALLET = (DepositScanState, FundingDeposit, Transaction, Bridge, SigningIntent)
 """The tables whose rows a wallet's deletion removes, besides those of its transactions."""

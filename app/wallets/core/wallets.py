@@ -29,16 +29,7 @@ from app.spending.policy import DEFAULT, ApprovedPayment, Controls
 from app.state import app_state
 from app.wallets.core import custody
 from app.wallets.core.lifecycle import MovementStatus, TransactionType
-from app.wallets.core.models import (
-    OWNED_BY_WALLET,
-    FundingAllocation,
-    RetiredKey,
-    SignedAttempt,
-    Transaction,
-    TransactionEvent,
-    Wallet,
-    WalletKey,
-)
+from app.wallets.core.models import OWNED_BY_TRANSACTION, OWNED_BY_WALLET, RetiredKey, Transaction, Wallet, WalletKey
 
 MAX_WALLETS_PER_AGENT = 100
 MAX_DELETED_PER_DAY = 200
@@ -145,18 +136,16 @@ def add(session: Session, agent_id: str, key: NewWallet, *, name: str | None, im
 
 def get_owned(wallet_id: str, *, agent_id: str | None) -> WalletView:
     """Return a wallet of an agent. Raises: NotFound, including for malformed ids and those of other agents."""
-    canonical = identifiers.parse_id(wallet_id)
-    if canonical is not None and agent_id is not None:
-        with read_only_unit() as session:
-            row = _OWNED.one_or_none(session, {"wallet_id": canonical, "owner_id": agent_id})
-            if row is not None:
-                view = replace(_view(session, row, {}), spending_status=row)
-        if row is not None:
-            if row.active_at is not None and row.active_at < clock.now() - _ACTIVITY_PRECISION:
-                with unit_of_work() as session:
-                    session.execute(update(_TABLE).where(_TABLE.c.id == canonical).values(active_at=clock.now()))
-            return view
-    raise NotFound("No wallet with this id belongs to this key.")
+    missing = spending_accounts.wallet_not_found()
+    identifiers.require_id(wallet_id, missing)
+    with read_only_unit() as session:
+        of_agent = {"wallet_id": wallet_id, "owner_id": identifiers.require(agent_id, missing)}
+        row = identifiers.require(_OWNED.one_or_none(session, of_agent), missing)
+        view = replace(_view(session, row, {}), spending_status=row)
+    if row.active_at is not None and row.active_at < clock.now() - _ACTIVITY_PRECISION:
+        with unit_of_work() as session:
+            session.execute(update(_TABLE).where(_TABLE.c.id == wallet_id).values(active_at=clock.now()))
+    return view
 
 
 def with_controls(wallet: WalletView) -> WalletView:
@@ -166,27 +155,22 @@ def with_controls(wallet: WalletView) -> WalletView:
 def get_with_controls(wallet_id: str) -> WalletView:
     """Return a wallet with its controls. Raises: NotFound."""
     with read_only_unit() as session:
-        wallet = session.get(Wallet, wallet_id)
-        if wallet is None:
-            raise NotFound("No wallet with this id belongs to this key.")
+        wallet = identifiers.require(session.get(Wallet, wallet_id), spending_accounts.wallet_not_found())
         return _view(session, wallet, spending_controls.controls_of(session, [wallet_id]))
 
 
 def first_wallet(session: Session, agent_id: str) -> WalletView:
     """Return an agent's first wallet. Raises: NotFound if it has none."""
-    row = _FIRST.one_or_none(session, {"owner_id": agent_id})
-    if row is None:
-        raise NotFound("This agent has no wallet.")
+    row = identifiers.require(
+        _FIRST.one_or_none(session, {"owner_id": agent_id}), NotFound("This agent has no wallet.")
+    )
     return replace(_view(session, row, {}), spending_controls=spending_controls.find_controls(session, row.id))
 
 
 def agent_with_address(session: Session, address: str) -> str | None:
     """Return the agent with a wallet at an address, deleted ones included, or None."""
-    for table in (Wallet, RetiredKey):
-        agent_id: str | None = session.scalar(select(table.agent_id).where(_is_at(table, address)))
-        if agent_id is not None:
-            return agent_id
-    return None
+    found = (session.scalar(select(of.agent_id).where(_is_at(of, address))) for of in (Wallet, RetiredKey))
+    return next(filter(None, found), None)
 
 
 def agent_and_addresses(session: Session, wallet_id: str) -> Sequence[str]:
@@ -261,7 +245,7 @@ def delete_wallet(wallet_id: str, *, agent_id: str, refusal: ServiceError | None
         spending_controls.assert_deletable(session, wallet_id)
         wallet = session.get(Wallet, wallet_id)
         if wallet is None or wallet.agent_id != agent_id:
-            raise NotFound("No wallet with this id belongs to this key.")
+            raise spending_accounts.wallet_not_found()
         _assert_nothing_pending(session, wallet)
         if refusal is not None:
             raise refusal
@@ -287,11 +271,8 @@ def _assert_nothing_pending(session: Session, wallet: Wallet) -> None:
     """Refuse the deletion of a wallet that is in use. Raises: TransactionInProgress, or what a guard returns."""
     in_flight = session.scalar(
         select(Transaction.id)
-        .where(
-            Transaction.wallet_id == wallet.id,
-            Transaction.type != TransactionType.FUNDING.value,
-            Transaction.status == MovementStatus.PENDING.value,
-        )
+        .filter_by(wallet_id=wallet.id, status=MovementStatus.PENDING.value)
+        .where(Transaction.type != TransactionType.FUNDING.value)
         # Prefer a movement to its legs, which have no id in the API.
         .order_by(Transaction.leg.is_not(None))
         .limit(1)
@@ -311,7 +292,7 @@ def _delete_wallet_rows(session: Session, wallet: Wallet) -> None:
     """Delete a wallet after its account was locked."""
     custody.retire(session, wallet)
     transaction_ids = select(Transaction.id).where(Transaction.wallet_id == wallet.id)
-    for table in (TransactionEvent, SignedAttempt, FundingAllocation):
+    for table in OWNED_BY_TRANSACTION:
         session.execute(delete(table).where(table.transaction_id.in_(transaction_ids)))
     for owned_table in OWNED_BY_WALLET:
         session.execute(delete(owned_table).where(owned_table.wallet_id == wallet.id))

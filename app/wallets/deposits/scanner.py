@@ -1,7 +1,7 @@
 """Detection of deposits and their allocation to funding requests, for workers.
 
 New deposits, their allocation, scan states and cursor are stored in one unit, under a compare-and-set on the cursor:
-a pass that lost a race rolls back as a whole. Locks are acquired in the order given in `reorgs`.
+a pass that lost a race rolls back as a whole. Locks are acquired in the order given in `scan_states`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from app.ports.chain import BlockRef, Deposit, DepositScan, OwnTransaction, Watc
 from app.ports.errors import PortError
 from app.spending import accounts as spending_accounts
 from app.state import app_state
-from app.wallets.bridges import arrivals
+from app.wallets.bridges import state as bridges
 from app.wallets.core import lifecycle
 from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus, TransactionType
 from app.wallets.core.models import (
@@ -39,7 +39,7 @@ from app.wallets.core.models import (
     Transaction,
     Wallet,
 )
-from app.wallets.deposits import reorgs, scan_states
+from app.wallets.deposits import scan_states
 from app.wallets.deposits.scan_states import Tier
 
 _log = structlog.get_logger(__name__)
@@ -84,7 +84,7 @@ def scan(name: ChainName, tier: Tier = Tier.ALL) -> int:
     """
     chain = app_state().ports.chains[name]
     try:
-        reorgs.recheck_blocks(chain)
+        scan_states.recheck_blocks(chain)
         if tier is not Tier.OPEN:
             scan_states.begin(chain)
         scan_input = _load_scan_input(name, tier)
@@ -118,8 +118,8 @@ def _load_scan_input(name: ChainName, tier: Tier) -> _ScanInput:
         wallet_ids = [row.id for row in wallets]
         is_recent = partial(_is_recent, cursor=cursor_block)
         own = _own_transactions(session, name, wallet_ids, is_recent=is_recent)
-        expected_arrivals = arrivals.expected_tokens(session, name, wallet_ids)
-        for wallet_id, arrived in arrivals.recorded_arrivals(session, name, wallet_ids, is_recent=is_recent).items():
+        expected_arrivals = bridges.expected_tokens(session, name, wallet_ids)
+        for wallet_id, arrived in bridges.recorded_arrivals(session, name, wallet_ids, is_recent=is_recent).items():
             own[wallet_id] += arrived
         addresses, wallets_by_address = [], {}
         for row in wallets:
@@ -221,16 +221,9 @@ def _record_deposit(session: Session, name: ChainName, wallet: _ScannedWallet, d
     # The position distinguishes deposits of one transaction, or of one block if there is no hash.
     position = f"{deposit.tx_hash or deposit.block.hash}:{deposit.position}"
     by_mark = deposit.scan_state_before is not None
-    resume = {
-        "mark_before": dict(wallet.mark), "mark_block": wallet.block_number, "mark_revision": wallet.revision,
-    }  # fmt: skip
-    existing = session.scalar(
-        select(FundingDeposit).where(
-            FundingDeposit.chain == name.value,
-            FundingDeposit.wallet_id == wallet.id,
-            FundingDeposit.position == position,
-        )
-    )
+    resume = {"mark_before": dict(wallet.mark), "mark_block": wallet.block_number, "mark_revision": wallet.revision}
+    same = select(FundingDeposit).filter_by(chain=name.value, wallet_id=wallet.id, position=position)
+    existing = session.scalar(same)
     if existing is not None:
         if (existing.block_number, existing.block_hash) != (deposit.block.number, deposit.block.hash):
             # The same transaction in another block after a reorg.
@@ -260,19 +253,12 @@ def _allocate(session: Session, deposit: FundingDeposit, *, after: int | None) -
     """Allocate a deposit to the oldest open requests that were made before it; return what is left."""
     remaining_units = deposit.units
     earliest = deposit.block_number if after is None else after + 1
-    requests = session.scalars(
-        select(Transaction)
-        .where(
-            Transaction.wallet_id == deposit.wallet_id,
-            Transaction.chain == deposit.chain,
-            Transaction.currency == deposit.currency,
-            Transaction.type == TransactionType.FUNDING.value,
-            Transaction.status == MovementStatus.PENDING.value,
-            Transaction.opened_block < earliest,
-        )
-        .order_by(Transaction.created_at, Transaction.id)
-    ).all()
-    for request in requests:
+    expected = select(Transaction).filter_by(
+        wallet_id=deposit.wallet_id, chain=deposit.chain, currency=deposit.currency,
+        type=TransactionType.FUNDING.value, status=MovementStatus.PENDING.value,
+    )  # fmt: skip
+    expected = expected.where(Transaction.opened_block < earliest).order_by(Transaction.created_at, Transaction.id)
+    for request in session.scalars(expected).all():
         if remaining_units == 0:
             break
         # Summed here: SQLite stores units as text, which its SUM would convert to a float.

@@ -14,7 +14,6 @@ from app.observability import telemetry
 from app.state import app_state
 from app.wallets.api.schemas import CHAIN, CURRENCY, GAS_PURCHASE, BridgeLegShape
 from app.wallets.bridges import service, state
-from app.wallets.bridges import write_off as write_offs
 from app.wallets.bridges.service import BridgeOrder
 from app.wallets.core import parsing
 from app.wallets.kinds import definition
@@ -99,7 +98,7 @@ commands = AppGroup("bridges", callback=telemetry.redirect_to_stderr, help="Brid
 def write_off(transaction_id: str, *, accept_partial_refund: bool) -> None:
     """Close a bridge that was never paid out to the wallet. Its amount is lost."""
     try:
-        write_offs.write_off(actors.shell_actor(), transaction_id, accept_partial_refund=accept_partial_refund)
+        service.write_off(actors.shell_actor(), transaction_id, accept_partial_refund=accept_partial_refund)
     except ServiceError as error:
         raise click.ClickException(error.message) from None
     click.echo(f"{transaction_id} has failed: written off.")

@@ -69,13 +69,9 @@ def compute_bounds(
     if quoted_units == 0 or minimum_units == 0:
         raise Rejected("amount_too_small")
     if quoted_units < market_minimum_units:
-        raise Rejected(
-            "price_deviation",
-            details={
-                "quoted": str(TokenAmount(quoted_units, output_token)),
-                "required": str(TokenAmount(market_minimum_units, output_token)),
-            },
-        )
+        found = {"quoted": quoted_units, "required": market_minimum_units}
+        details = {name: str(TokenAmount(units, output_token)) for name, units in found.items()}
+        raise Rejected("price_deviation", details=details)
     minimum_output_nanos = minimum_units * output_price_nanos // 10**output_token.decimals
     loss_nanos = max(value_nanos(input_amount, input_price_nanos) - minimum_output_nanos, 0)
     return TokenAmount(minimum_units, output_token), loss_nanos

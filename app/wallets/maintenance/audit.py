@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Row, Select, func, or_, select
+from sqlalchemy import ColumnElement, Row, Select, func, or_, select
 from sqlalchemy.orm import Session
 
 from app.core import clock
@@ -20,12 +20,10 @@ from app.wallets.core.models import FundingAllocation, FundingDeposit, Transacti
 
 # Retention keeps holds for two months at least.
 _LOOKBACK = timedelta(days=60)
-_MOVEMENT_TYPES = (
-    TransactionType.TRANSFER.value,
-    TransactionType.WITHDRAWAL.value,
-    TransactionType.SWAP.value,
-    TransactionType.PAYMENT.value,
-)
+_MOVEMENT_TYPES = [
+    each.value
+    for each in (TransactionType.TRANSFER, TransactionType.WITHDRAWAL, TransactionType.SWAP, TransactionType.PAYMENT)
+]
 # Legs are covered by their movement's; what the service sells, it was paid for.
 _KINDS_WITHOUT_HOLD = (MovementKind.LEG.value, MovementKind.GAS_SALE.value)
 _ROWS_PER_FETCH = 1000
@@ -37,18 +35,15 @@ def check(session: Session, now: datetime | None = None) -> list[str]:
     return [*_wrong_holds(session, since), *_wrong_requests(session, since), *_wrong_deposits(session, since)]
 
 
+def _is_covered(since: datetime) -> ColumnElement[bool]:
+    return or_(Transaction.status == MovementStatus.PENDING.value, Transaction.created_at >= since)
+
+
 def _wrong_holds(session: Session, since: datetime) -> Iterator[str]:
-    movements = session.execute(
-        select(
-            Transaction.id, Transaction.status, Transaction.error, Transaction.tx_hash, Transaction.amount_units
-        ).where(
-            Transaction.type.in_(_MOVEMENT_TYPES),
-            func.coalesce(Transaction.kind, "").not_in(_KINDS_WITHOUT_HOLD),
-            or_(Transaction.status == MovementStatus.PENDING.value, Transaction.created_at >= since),
-        ),
-        execution_options={"yield_per": _ROWS_PER_FETCH},
-    )
-    for rows in movements.partitions():
+    columns = Transaction.id, Transaction.status, Transaction.error, Transaction.tx_hash, Transaction.amount_units
+    has_hold = func.coalesce(Transaction.kind, "").not_in(_KINDS_WITHOUT_HOLD)
+    movements = select(*columns).where(Transaction.type.in_(_MOVEMENT_TYPES), has_hold, _is_covered(since))
+    for rows in session.execute(movements.execution_options(yield_per=_ROWS_PER_FETCH)).partitions():
         hold_states = spending_holds.states_of(session, [row.id for row in rows])
         for row in rows:
             state = hold_states.get(row.id)
@@ -68,10 +63,7 @@ def _wrong_requests(session: Session, since: datetime) -> Iterator[str]:
     requests = (
         select(Transaction.id, Transaction.status, Transaction.amount_units, FundingAllocation.units)
         .outerjoin(FundingAllocation, FundingAllocation.transaction_id == Transaction.id)
-        .where(
-            Transaction.type == TransactionType.FUNDING.value,
-            or_(Transaction.status == MovementStatus.PENDING.value, Transaction.created_at >= since),
-        )
+        .where(Transaction.type == TransactionType.FUNDING.value, _is_covered(since))
         .order_by(Transaction.id)
     )
     for first, allocated in _with_allocated_units(session, requests):

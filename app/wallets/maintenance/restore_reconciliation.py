@@ -24,7 +24,7 @@ from app.ports.chain import Chain, NonceUse, SentTransaction, SignedTransaction,
 from app.spending import accounts as spending_accounts
 from app.spending import holds as spending_holds
 from app.state import app_state
-from app.wallets.bridges import arrivals
+from app.wallets.bridges import state as bridges
 from app.wallets.core import lifecycle
 from app.wallets.core.lifecycle import AttemptPurpose, MovementStatus, StatusReason, TransactionType
 from app.wallets.core.models import DepositCursor, Nonce, SignedAttempt, Transaction, Wallet
@@ -97,7 +97,7 @@ def nonce_gaps(chain: Chain, *, only_recent: bool = False) -> Iterator[NonceGap]
             allocated = {row.address: row.next_nonce for row in session.execute(rows.where(Nonce.address.in_(ids)))}
         for address, (wallet_id, agent_id) in ids.items():
             unknown_count = used[address] - allocated.get(address, 0)
-            if unknown_count > 0 and unknown_count > arrivals.count_newest(chain.name, wallet_id, address):
+            if unknown_count > 0 and unknown_count > bridges.count_newest_arrivals(chain.name, wallet_id, address):
                 yield NonceGap(chain.name, wallet_id, agent_id, address, allocated.get(address, 0), used[address])
 
 

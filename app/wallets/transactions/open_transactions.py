@@ -96,9 +96,8 @@ def query_of(transaction_id: str, chain: ChainName) -> TransactionQuery | None:
 
 def possibly_displaced(chain: ChainName) -> list[OpenMovement]:
     """Return movements that are pending with a nonce, or failed because unknown bytes used it; slow, for operators."""
-    is_displaced = (Transaction.status == MovementStatus.FAILED.value) & (
-        Transaction.error == StatusReason.SLOT_TAKEN.value
-    )
+    lost_slot = Transaction.error == StatusReason.SLOT_TAKEN.value
+    is_displaced = lost_slot & (Transaction.status == MovementStatus.FAILED.value)
     found, _unreadable = _load(
         chain,
         Transaction.nonce.is_not(None),
@@ -115,12 +114,8 @@ def lowest_nonces(chain: ChainName, senders: Sequence[str]) -> dict[str, int]:
     with read_only_unit() as session:
         rows = session.execute(
             select(Transaction.from_address, func.min(Transaction.nonce))
-            .where(
-                Transaction.chain == chain.value,
-                Transaction.from_address.in_(sorted(set(senders))),
-                Transaction.status == MovementStatus.PENDING.value,
-                Transaction.quarantined_at.is_(None),
-            )
+            .where(Transaction.chain == chain.value, Transaction.from_address.in_(sorted(set(senders))))
+            .where(Transaction.status == MovementStatus.PENDING.value, Transaction.quarantined_at.is_(None))
             .group_by(Transaction.from_address)
         )
         return {str(sender): lowest for sender, lowest in rows if lowest is not None}

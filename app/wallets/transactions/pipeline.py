@@ -88,6 +88,8 @@ class Movement:
 
     Limits are checked when it is sent, not in a dry run, because it is not the amount yet.
     """
+    on_recorded: RecordedCallback | None = None
+    """Called in the unit that records it."""
 
     @property
     def sender(self) -> str:
@@ -181,13 +183,12 @@ def execute(
     *,
     wait_seconds: Decimal | None,
     claim: Claim,
-    on_recorded: RecordedCallback | None = None,
     without_gas: Callable[[PortError], history.TransactionView] | None = None,
 ) -> history.TransactionView:
     """Prepare, record and broadcast a movement, and wait for its outcome up to `wait_seconds`.
 
-    Returns a `confirmed` or `pending` transaction. `on_recorded` runs in the unit that records it. `without_gas`
-    replaces all of it for a wallet with too little of the native token.
+    Returns a `confirmed` or `pending` transaction. `without_gas` replaces all of it for a wallet with too little of the
+    native token.
 
     Raises: the 403 errors of refused limits; the error of the movement's type if it is known not to have happened.
     """
@@ -199,7 +200,7 @@ def execute(
     def commit(drafted: TransactionDraft) -> tuple[history.TransactionView, SignedTransaction]:
         counted = counting_rent(movement, drafted)
         intent = counted.intent(drafted_for[0].id if drafted_for else new_id())
-        return _record_signed(counted, drafted, sign, signer, intent, claim=claim, on_recorded=on_recorded)
+        return _record_signed(counted, drafted, sign, signer, intent, claim=claim)
 
     try:
         with intents.recorded(*drafted_for):
@@ -270,27 +271,24 @@ def counting_rent(movement: Movement, draft: TransactionDraft) -> Movement:
 
 
 def _record_signed(
-    movement: Movement,
-    draft: TransactionDraft,
-    sign: SignFunction,
-    signer: Signer,
-    intent: Intent,
-    *,
-    claim: Claim,
-    on_recorded: RecordedCallback | None = None,
+    movement: Movement, draft: TransactionDraft, sign: SignFunction, signer: Signer, intent: Intent, *, claim: Claim
 ) -> tuple[history.TransactionView, SignedTransaction]:
     """Hold the value, allocate the nonce, sign and store: all that must be committed before the broadcast."""
-    transaction_id = intent.id
     with intents.recording(intent) as session:
-        spending_holds.hold(session, movement.wallet.id, movement.spending_request, reference=transaction_id)
+        spending_holds.hold(session, movement.wallet.id, movement.spending_request, reference=intent.id)
         assert_affordable(session, movement.chain, draft)
-        transaction = new_transaction(transaction_id, movement)
-        signed = lifecycle.record_signed(session, transaction, draft, lambda nonce: sign(session, draft, signer, nonce))
-        claim.bind(session, transaction_id)
-        recorded = history.view_of(session, transaction)
-        if on_recorded is not None:
-            on_recorded(session, recorded)
-        return recorded, signed
+        row = new_transaction(intent.id, movement)
+        signed = lifecycle.record_signed(session, row, draft, lambda nonce: sign(session, draft, signer, nonce))
+        return bind_recorded(session, row, movement, claim), signed
+
+
+def bind_recorded(session: Session, row: Transaction, movement: Movement, claim: Claim) -> history.TransactionView:
+    """Bind a movement that this unit recorded to its claim, call what waits for that, and return its view."""
+    claim.bind(session, row.id)
+    view = history.view_of(session, row)
+    if movement.on_recorded is not None:
+        movement.on_recorded(session, view)
+    return view
 
 
 def assert_affordable(session: Session, chain: ChainName, draft: TransactionDraft) -> None:

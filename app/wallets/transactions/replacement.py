@@ -119,11 +119,7 @@ def _lock_newest(session: Session, movement: OpenMovement) -> Transaction | None
     # Lock the row first, so that the newest attempt read below stays the newest.
     locked = session.scalars(
         update(Transaction)
-        .where(
-            Transaction.id == movement.id,
-            Transaction.status == MovementStatus.PENDING.value,
-            Transaction.quarantined_at.is_(None),
-        )
+        .filter_by(id=movement.id, status=MovementStatus.PENDING.value, quarantined_at=None)
         .values(fee_cap_units=Transaction.fee_cap_units)
         .returning(Transaction)
     ).one_or_none()

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import structlog
-from sqlalchemy import BigInteger, ColumnElement, Row, and_, bindparam, or_, select
+from sqlalchemy import BigInteger, ColumnElement, Row, bindparam, select
 from sqlalchemy.orm import Session
 
 from app.core import clock
@@ -30,9 +30,7 @@ _log = structlog.get_logger(__name__)
 _TransactionRow: TypeAlias = Transaction | Row[*tuple[Any, ...]]
 _TRANSACTION = PreparedRead(select(*table_of(Transaction).c).where(Transaction.id == bindparam("of_transaction")))
 _ATTEMPTS = PreparedRead(
-    select(SignedAttempt.tx_hash, SignedAttempt.purpose).where(
-        SignedAttempt.transaction_id == bindparam("of_transaction")
-    )
+    select(SignedAttempt.tx_hash, SignedAttempt.purpose).filter_by(transaction_id=bindparam("of_transaction"))
 )
 _SINCE = bindparam("since", type_=BigInteger)
 
@@ -229,32 +227,17 @@ def _native_out(transaction: _TransactionRow, outcome: TransactionOutcome, targe
 
 def _unmined_where(condition: ColumnElement[bool]) -> PreparedRead:
     return PreparedRead(
-        select(Transaction.currency, Transaction.amount_units, Transaction.fee_cap_units, Transaction.status).where(
-            Transaction.chain == bindparam("of_chain"),
-            Transaction.from_address == bindparam("of_sender"),
-            condition,
-            Transaction.fee_cap_units.is_not(None),
-        )
+        select(Transaction.currency, Transaction.amount_units, Transaction.fee_cap_units, Transaction.status)
+        .filter_by(chain=bindparam("of_chain"), from_address=bindparam("of_sender"))
+        .where(condition, Transaction.fee_cap_units.is_not(None))
     )
 
 
-_UNMINED_SINCE_NONCE = _unmined_where(
-    # What has no nonce is submitted by another party, at any time.
-    (Transaction.nonce >= _SINCE)
-    | and_(
-        Transaction.nonce.is_(None),
-        Transaction.block_number.is_(None),
-        Transaction.status == MovementStatus.PENDING.value,
-    )
-)
-_UNMINED_SINCE_BLOCK = _unmined_where(
-    or_(
-        # Pending rows have no block; both conditions are ranges of one index.
-        Transaction.block_number.is_(None) & (Transaction.status == MovementStatus.PENDING.value),
-        Transaction.block_number > _SINCE,
-    )
-    & Transaction.nonce.is_(None)
-)
+# Pending rows have no block; this and a range of blocks are ranges of one index.
+_IS_PENDING = Transaction.block_number.is_(None) & (Transaction.status == MovementStatus.PENDING.value)
+# What has no nonce is submitted by another party, at any time.
+_UNMINED_SINCE_NONCE = _unmined_where((Transaction.nonce >= _SINCE) | (Transaction.nonce.is_(None) & _IS_PENDING))
+_UNMINED_SINCE_BLOCK = _unmined_where((_IS_PENDING | (Transaction.block_number > _SINCE)) & Transaction.nonce.is_(None))
 
 
 def outflows(

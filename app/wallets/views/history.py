@@ -200,27 +200,19 @@ def _not_found() -> NotFound:
 
 def recipients_of(session: Session, wallet_ids: Sequence[str], chain: ChainName | None = None) -> Sequence[str]:
     """Return the addresses that wallets have paid on a chain, or on all, each once."""
-    paid = select(Transaction.to_address).where(
-        Transaction.wallet_id.in_(wallet_ids),
-        Transaction.type.in_([TransactionType.TRANSFER.value, TransactionType.WITHDRAWAL.value]),
-        Transaction.status == MovementStatus.CONFIRMED.value,
-    )
-    paid = paid if chain is None else paid.where(Transaction.chain == chain.value)
-    return session.scalars(paid.distinct()).all()
+    sent = [TransactionType.TRANSFER.value, TransactionType.WITHDRAWAL.value]
+    paid = select(Transaction.to_address).filter_by(status=MovementStatus.CONFIRMED.value)
+    paid = paid.where(Transaction.wallet_id.in_(wallet_ids), Transaction.type.in_(sent))
+    return session.scalars((paid if chain is None else paid.filter_by(chain=chain.value)).distinct()).all()
 
 
 def paid_to(session: Session, wallet_id: str, recipient: str) -> Row[*tuple[Any, ...]]:
     """Return the number of payments of a wallet to a recipient, their sum as `nanos`, and the time of the `last`."""
     sent = [TransactionType.TRANSFER.value, TransactionType.WITHDRAWAL.value, TransactionType.PAYMENT.value]
     last = func.max(Transaction.created_at).label("last")
-    return session.execute(
-        select(func.count().label("number"), func.sum(Transaction.cost_nanos).label("nanos"), last).where(
-            Transaction.wallet_id == wallet_id,
-            Transaction.to_address == recipient,
-            Transaction.type.in_(sent),
-            Transaction.status == MovementStatus.CONFIRMED.value,
-        )
-    ).one()
+    paid = select(func.count().label("number"), func.sum(Transaction.cost_nanos).label("nanos"), last)
+    is_meant = Transaction.wallet_id == wallet_id, Transaction.to_address == recipient, Transaction.type.in_(sent)
+    return session.execute(paid.where(*is_meant, Transaction.status == MovementStatus.CONFIRMED.value)).one()
 
 
 def targets_of(session: Session, transaction_ids: Sequence[str]) -> dict[str, tuple[str, str]]:
