@@ -24,10 +24,6 @@ PROVIDER_PREFIX = "service:"
 """Begins the name of a service among the providers of calls."""
 
 
-def _of_service() -> ForeignKey:
-    return ForeignKey("services.id", ondelete="CASCADE")
-
-
 class ServiceStatus(StrEnum):
     """Active services can be found and called; paused ones can resume; retired ones are removed permanently."""
 
@@ -97,7 +93,7 @@ class ServiceSpecification(Model):
 
     __tablename__ = "service_specifications"
 
-    service_id: Mapped[str] = mapped_column(ID, _of_service(), primary_key=True)
+    service_id: Mapped[str] = mapped_column(ID, ForeignKey("services.id", ondelete="CASCADE"), primary_key=True)
     document: Mapped[str] = mapped_column(Text)
     endpoints: Mapped[list[dict[str, Any]]] = mapped_column(JSON)
     endpoints_count: Mapped[int] = mapped_column(Integer)
@@ -117,7 +113,7 @@ class ServiceSearchText(Model):
     )
 
     number: Mapped[int] = mapped_column(SERIAL, primary_key=True, autoincrement=True)
-    service_id: Mapped[str] = mapped_column(ID, _of_service())
+    service_id: Mapped[str] = mapped_column(ID, ForeignKey("services.id", ondelete="CASCADE"))
     category: Mapped[str] = mapped_column(String(200))
     text: Mapped[str] = mapped_column(Text)
 
@@ -140,7 +136,7 @@ class Subscription(Model):
     )
 
     id: Mapped[str] = mapped_column(ID, primary_key=True)
-    service_id: Mapped[str] = mapped_column(ID, _of_service())
+    service_id: Mapped[str] = mapped_column(ID, ForeignKey("services.id", ondelete="CASCADE"))
     wallet_id: Mapped[str] = mapped_column(ID)
     agent_id: Mapped[str] = mapped_column(ID)
     status: Mapped[str] = mapped_column(String(9))

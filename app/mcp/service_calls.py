@@ -30,7 +30,6 @@ from app.gateway.providers.table import ProviderTable
 from app.idempotency import service as idempotency
 from app.idempotency.service import Claim, IdempotencyKey, KeyScope
 from app.identity import guards
-from app.mcp.tools import CALL_SERVICE
 from app.payments.presented import SIGNED_HEADER
 from app.payments.x402 import terms
 from app.state import app_state
@@ -149,7 +148,7 @@ def _may_be_charged(result: Mapping[str, Any]) -> bool:
 def _claim(call: Mapping[str, Any], request_id: str | None) -> Claim | IdempotencyKey:
     if request_id is None or guards.find_principal() is None:
         return Claim.none()
-    scope = KeyScope(guards.idempotency_owner(), "POST", f"/mcp/{CALL_SERVICE}", request_id)
+    scope = KeyScope(guards.idempotency_owner(), "POST", "/mcp/call_service", request_id)
     claim = idempotency.claim_key(scope, canonical_json(validated_fields(_BODY, call)))
     if isinstance(claim, Claim):
         # Bound before the call: a claim that outlives its lease is never executed again.

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REQUEST_ID = "request_id"
-CALL_SERVICE = "call_service"
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,10 +144,7 @@ class PurchaseError(Schema):
 
     code = fields.String(required=True, metadata={"enum": [code.value for code in FailureCode]})
     limit_code = fields.String(
-        required=True,
-        allow_none=True,
-        dump_default=None,
-        metadata={"enum": [*(str(code) for code in ADVICE_ON_LIMITS), None]},
+        required=True, allow_none=True, dump_default=None, metadata={"enum": [*ADVICE_ON_LIMITS, None]}
     )
     message = fields.String(required=True)
     advice = fields.String(required=True)

@@ -171,12 +171,11 @@ BODIES: tuple[type[CallBody], ...] = (
 )  # fmt: skip
 
 
-def _actions_of(body: type[CallBody]) -> list[str]:
-    validate = body().fields["action"].validate
-    return list(validate.choices) if isinstance(validate, ma.validate.OneOf) else []
-
-
-BODY_OF_ACTION: Mapping[str, type[CallBody]] = {action: body for body in BODIES for action in _actions_of(body)}
+BODY_OF_ACTION: Mapping[str, type[CallBody]] = {
+    action: body
+    for body in BODIES
+    for action in body().fields["action"].validate.choices  # type: ignore[union-attr]
+}
 
 
 class OrderBookShape(Schema):

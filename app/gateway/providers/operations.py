@@ -43,23 +43,17 @@ def list_providers() -> list[dict[str, Any]]:
 def _pricing(row: Provider) -> dict[str, Any]:
     rules = {route.text: route.rule for route in row.routes.values()}
     fixed = {text: rule.nanos for text, rule in rules.items() if isinstance(rule, FixedPrice)}
-    for rule in rules.values():
-        if isinstance(rule, TokenPrices):
-            return {
-                **_pricing_document("per_token", None, **fixed),
-                "table": f"{rule.table} {price_updates.version() or price_table.VERSION}",
-            }
-        if isinstance(rule, ReportedPrice):
-            return _pricing_document("reported", None, **fixed)
-        if isinstance(rule, PerRpcMethod):
-            return _pricing_document("per_method", None, **{pattern.text: nanos for pattern, nanos in rule.prices})
+    found = {"model": "per_path", "nanos": None, "prices": fixed, "table": None}
+    match next((rule for rule in rules.values() if not isinstance(rule, FixedPrice)), None):
+        case TokenPrices(table=table):
+            return found | {"model": "per_token", "table": f"{table} {price_updates.version() or price_table.VERSION}"}
+        case ReportedPrice():
+            return found | {"model": "reported"}
+        case PerRpcMethod(prices=prices):
+            return found | {"model": "per_method", "prices": {pattern.text: nanos for pattern, nanos in prices}}
     if len(set(fixed.values())) == 1:
-        return _pricing_document("per_call", next(iter(fixed.values())))
-    return _pricing_document("per_path", None, **fixed)
-
-
-def _pricing_document(model: str, nanos: int | None, **prices: int) -> dict[str, Any]:
-    return {"model": model, "nanos": nanos, "prices": prices, "table": None}
+        return found | {"model": "per_call", "nanos": next(iter(fixed.values())), "prices": {}}
+    return found
 
 
 def list_models() -> list[dict[str, Any]]:

@@ -59,14 +59,6 @@ class RouteMatch:
     parameters: Mapping[str, str]
 
 
-def parse_route_text(text: str) -> tuple[str, Pattern]:
-    """Parse `METHOD path`; the path may be missing. Raises: ValueError."""
-    found = _ROUTE_TEXT.fullmatch(text)
-    if found is None:
-        raise ValueError(f'{text!r} is not like "POST search", with one of {", ".join(METHODS)}')
-    return found[1], Pattern.parse(found[2] or "")
-
-
 def match_route(routes: Iterable[Route], method: str, raw_path: str) -> RouteMatch | None:
     """Return the first route that matches a method and a raw path; HEAD uses the routes of GET.
 
@@ -194,7 +186,9 @@ def _with_names(routes: Any) -> Any:
 
 def _parse_route(named: tuple[str, Any], info: pydantic.ValidationInfo) -> Route:
     text, value = named
-    method, path = parse_route_text(text)
+    if (found := _ROUTE_TEXT.fullmatch(text)) is None:
+        raise ValueError(f'{text!r} is not like "POST search", with one of {", ".join(METHODS)}')
+    method, path = found[1], Pattern.parse(found[2] or "")
     raw = value if isinstance(value, dict) else {"price": value}
     if set(raw) - {"price", "body"}:
         raise ValueError('must be a price, or look like {price = "0.01", body = "json"}')

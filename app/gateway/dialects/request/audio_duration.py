@@ -6,6 +6,7 @@ Ogg Opus are counted, and the samples of WAV follow from its size. Other contain
 
 import re
 from collections import Counter
+from functools import reduce
 from itertools import product
 
 from app.errors import InvalidInput
@@ -207,19 +208,12 @@ def _flac_frame(header: bytes, stated: int) -> tuple[int, int]:
     size = int.from_bytes(header[at : at + size_bytes]) + 1
     rate = int.from_bytes(header[at + size_bytes : at + size_bytes + rate_bytes])
     at += size_bytes + rate_bytes
-    if at >= len(header) or _crc8(header[:at]) != header[at]:
+    if at >= len(header) or reduce(lambda crc, each: _CRC8[crc ^ each], header[:at], 0) != header[at]:
         return 0, 0
     count = size if size_bytes else _FLAC_SIZES[size_code]
     if rate_code == 0:
         return count, stated
     return count, rate * _FLAC_RATE_UNITS[rate_code] if rate_bytes else _FLAC_RATES[rate_code]
-
-
-def _crc8(header: bytes) -> int:
-    crc = 0
-    for each in header:
-        crc = _CRC8[crc ^ each]
-    return crc
 
 
 def _crc8_of(byte: int) -> int:
