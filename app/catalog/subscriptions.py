@@ -8,9 +8,8 @@ from sqlalchemy.orm import Session
 
 from app.catalog.models import IS_ACTIVE, SUBSCRIPTIONS, Service, Subscription, SubscriptionStatus
 from app.core import clock, identifiers
-from app.core.pagination import Page, PageRequest
 from app.db.prepared import PreparedInsert
-from app.db.tables import count, page_of
+from app.db.tables import count
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import AlreadySubscribed, NotFound
 from app.idempotency.service import Claim
@@ -55,13 +54,7 @@ def cancel(service_id: str, *, wallet_id: str, agent_id: str) -> Subscription:
         return identifiers.require(session.scalar(select(Subscription).where(*of_agent)), missing)
 
 
-def list_of(agent_id: str | None, page: PageRequest, *, status: str | None) -> Page[Subscription]:
-    """Return an agent's subscriptions, oldest first; a gateway-only key has none."""
-    with read_only_unit() as session:
-        return page_of(session, Subscription, page, Subscription.agent_id == agent_id, status=status)
-
-
-def get_subscription(subscription_id: str) -> Subscription:
+def find(subscription_id: str) -> Subscription:
     """Return a subscription. Raises: NotFound."""
     with read_only_unit() as session:
         found = session.get(Subscription, subscription_id)

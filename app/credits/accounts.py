@@ -221,9 +221,9 @@ def announce_low(below_nanos: int = LOW_NANOS) -> None:
                 outbox.record(session, EventType.CREDITS_LOW, **agent, data=data, once=str(row.granted_nanos))
 
 
-def consume(session: Session, nanos: int, *, limit_nanos: int, now: datetime | None = None) -> None:
+def consume(session: Session, nanos: int, *, limit_nanos: int) -> None:
     """Consume an amount of today's budget. Raises: RateLimited until midnight UTC if less than the amount is left."""
-    now, granted = now or clock.now(), GrantBudget.granted_nanos
+    now, granted = clock.now(), GrantBudget.granted_nanos
     first = insert_into(session, GrantBudget).values(day=now.date(), granted_nanos=nanos)
     added = first.on_conflict_do_update(
         index_elements=["day"], set_={"granted_nanos": granted + nanos}, where=granted <= limit_nanos - nanos

@@ -20,10 +20,8 @@ from app.ports.upstream import Headers
 _NAMES: Mapping[str, list[str]] = tomllib.loads(Path(__file__).with_name("headers.toml").read_text("utf-8"))
 _NOT_FORWARDED = OF_CLIENT.union(_NAMES["hop_by_hop"], _NAMES["not_forwarded"])
 _NOT_RELAYED = frozenset(_NAMES["hop_by_hop"] + _NAMES["not_relayed"])
-_NOT_FORWARDED_PREFIXES, _NOT_RELAYED_PREFIXES = (
-    tuple(_NAMES["not_forwarded_prefixes"]),
-    tuple(_NAMES["not_relayed_prefixes"]),
-)
+_NOT_FORWARDED_PREFIXES = tuple(_NAMES["not_forwarded_prefixes"])
+_NOT_RELAYED_PREFIXES = tuple(_NAMES["not_relayed_prefixes"])
 # Servers refuse to write other names (RFC 9110 §5.1, §5.5): one odd header would lose the whole response.
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]+[ \t]*")

@@ -152,15 +152,11 @@ def _accepted(purchase: Purchase) -> Response:
     return response
 
 
-def _rebuild(subject_id: str) -> Response:
-    response: Response = approvals.rebuilt(subject_id, lambda purchase_id: _accepted(service.view(purchase_id)))
-    return response
-
-
 @shopping.post("/buy")
 @shopping.doc(security=_PAYABLE_SECURITY)
 @idempotent(
-    owner=guards.idempotency_owner, rebuild=_rebuild, applies=lambda: guards.find_principal() is not None,
+    owner=guards.idempotency_owner, applies=lambda: guards.find_principal() is not None,
+    rebuild=lambda subject_id: approvals.rebuilt(subject_id, lambda found: _accepted(service.view(found))),
     note="Repeating a request with the same key returns the first response and buys nothing again.",
 )  # fmt: skip
 @shopping.arguments(PURCHASE.body)

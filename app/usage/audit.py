@@ -39,13 +39,9 @@ def check(session: Session) -> list[str]:
         f"{account_id or logged_id}: the sums for {provider or logged_provider} are not those of the log"
         for account_id, logged_id, provider, logged_provider in session.execute(_WRONG_SUMS)
     ]
-    return wrong + _wrong_spending(session)
-
-
-def _wrong_spending(session: Session) -> list[str]:
     costs = {account_id: int(nanos) for account_id, nanos in session.execute(_COSTS)}
     ids = list(costs)
-    return [
+    return wrong + [
         f"{account_id}: {balance.spent_nanos} nano-dollars are spent, the log has {costs[account_id]}"
         for start in range(0, len(ids), _BATCH)
         for account_id, balance in credit_accounts.balances(session, ids[start : start + _BATCH]).items()

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from datetime import datetime
-from typing import TypeAlias
+from typing import Any
 
 import structlog
 from sqlalchemy import delete
@@ -17,8 +17,6 @@ from app.usage.service import LOGGED_AMOUNTS
 
 _BATCH_SIZE = 100
 _MAX_BATCHES = 50
-_ProviderSums: TypeAlias = dict[tuple[str, str], list[int]]
-"""Calls, cost, tokens in and tokens out, by account and provider."""
 _CARRIED_COLUMNS = ("carried_calls", "carried_cost_nanos", "carried_tokens_in", "carried_tokens_out")
 _log = structlog.get_logger(__name__)
 
@@ -36,7 +34,7 @@ def prune(before: datetime, *, batch_size: int = _BATCH_SIZE, max_batches: int =
                 lines = _delete_log_lines(session, ids)
                 # Accounts before sums, as a charge locks them; and both last, so that charges wait for a moment only.
                 retention.carry_forward(session, charged)
-                _carry_forward(session, lines)
+                add_amounts(session, table_of(UsageByProvider), ["account_id", "provider"], lines)
         except UnbalancedError as error:
             _log.exception("ledger_not_pruned", accounts=sorted(error.account_ids))
             unbalanced |= error.account_ids
@@ -47,22 +45,15 @@ def prune(before: datetime, *, batch_size: int = _BATCH_SIZE, max_batches: int =
     return pruned
 
 
-def _delete_log_lines(session: Session, log_ids: list[str]) -> _ProviderSums:
-    """Delete entries of the log, and return their sums."""
-    sums: _ProviderSums = defaultdict(lambda: [0, 0, 0, 0])
+def _delete_log_lines(session: Session, log_ids: list[str]) -> list[dict[str, Any]]:
+    """Delete entries of the log, and return their sums by account and provider, in this order."""
+    sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     if not log_ids:
-        return sums
+        return []
     deleted = delete(table_of(UsageLog)).where(in_list(session, UsageLog.id, log_ids)).returning(*LOGGED_AMOUNTS)
     for account_id, provider, *amounts in session.execute(deleted):
         of_provider = sums[account_id, provider]
         for position, amount in enumerate((1, *amounts)):
             of_provider[position] += amount
-    return sums
-
-
-def _carry_forward(session: Session, sums: _ProviderSums) -> None:
-    rows = [
-        {"account_id": account_id, "provider": provider, **dict(zip(_CARRIED_COLUMNS, amounts, strict=True))}
-        for (account_id, provider), amounts in sorted(sums.items())
-    ]
-    add_amounts(session, table_of(UsageByProvider), ["account_id", "provider"], rows)
+    columns = ("account_id", "provider", *_CARRIED_COLUMNS)
+    return [dict(zip(columns, (*of, *amounts), strict=True)) for of, amounts in sorted(sums.items())]

@@ -10,6 +10,7 @@ from app.catalog.models import IS_ACTIVE, Service, Subscription
 from app.catalog.services import search_index
 from app.catalog.services import service as services
 from app.core.pagination import Page
+from app.db.tables import page_of
 from app.db.unit_of_work import read_only_unit
 from app.errors import AlreadySubscribed, InvalidInput
 from app.idempotency.decorator import idempotent
@@ -20,7 +21,6 @@ from app.web.blueprint import Blueprint
 
 catalog = Blueprint("catalog", guard=guards.ANY_KEY, url_prefix="/v1/catalog")
 subscribed = Blueprint("subscriptions", guard=guards.ANY_KEY, url_prefix="/v1/subscriptions")
-_NOTE = "Repeating a request with the same key returns the first response."
 
 
 @catalog.before_request
@@ -32,10 +32,6 @@ def _find_service() -> None:
         condition = services.IS_LISTED if request.method == "DELETE" else IS_ACTIVE
         with read_only_unit() as session:
             arguments["service"] = services.find(session, arguments.pop("service_id"), condition)
-
-
-def _rebuild(subscription_id: str) -> Response:
-    return _serialize(subscriptions.get_subscription(subscription_id))
 
 
 def _serialize(view: Subscription) -> Response:
@@ -64,7 +60,10 @@ def get_catalog_service(service_id: str) -> dict[str, Any]:
 
 
 @catalog.post("/<string:service_id>/subscribe")
-@idempotent(owner=lambda: guards.current_principal().account_id, rebuild=_rebuild, note=_NOTE)
+@idempotent(
+    owner=lambda: guards.current_principal().account_id, rebuild=lambda each: _serialize(subscriptions.find(each)),
+    note="Repeating a request with the same key returns the first response.",
+)  # fmt: skip
 @catalog.arguments(schemas.SubscribeBody)
 @catalog.response(201, schemas.SubscriptionShape)
 @catalog.alt_response(
@@ -96,4 +95,6 @@ def unsubscribe(query: dict[str, Any], body: dict[str, Any], service: Service) -
 @subscribed.response(200, schemas.SubscriptionPage)
 def list_subscriptions(query: dict[str, Any]) -> Page[Subscription]:
     """List the subscriptions of your wallets, oldest first, including cancelled ones."""
-    return subscriptions.list_of(guards.current_principal().agent_id, query["page"], status=query["status"])
+    is_own = Subscription.agent_id == guards.current_principal().agent_id
+    with read_only_unit() as session:
+        return page_of(session, Subscription, query["page"], is_own, status=query["status"])

@@ -9,6 +9,8 @@ from app.catalog.models import Service
 from app.catalog.services import service as services
 from app.core.pagination import Page
 from app.core.strict_json import MAX_VALUES
+from app.db.tables import page_of
+from app.db.unit_of_work import read_only_unit
 from app.errors import InvalidSpec, LimitReached, Overloaded
 from app.idempotency.decorator import idempotent
 from app.idempotency.service import Claim
@@ -52,7 +54,9 @@ def _find_service() -> None:
 @blp.response(200, schemas.OwnedPage)
 def list_services(query: dict[str, Any]) -> Page[Service]:
     """List your services, oldest first, without retired ones."""
-    return services.list_of(guards.current_principal().agent_id, query["page"])
+    is_own = Service.agent_id == guards.current_principal().agent_id
+    with read_only_unit() as session:
+        return page_of(session, Service, query["page"], is_own, services.IS_LISTED)
 
 
 @blp.post("")

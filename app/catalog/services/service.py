@@ -118,12 +118,6 @@ def owned_service(service_id: str, *, agent_id: str | None) -> Service:
         return find(session, service_id, *_owned_by(agent_id))
 
 
-def list_of(agent_id: str | None, page: PageRequest) -> Page[Service]:
-    """Return an agent's services, oldest first; a gateway-only key has none."""
-    with read_only_unit() as session:
-        return page_of(session, Service, page, *_owned_by(agent_id))
-
-
 def change(service_id: str, values: Mapping[str, Any], *, agent_id: str) -> Service:
     """Change some columns of a service and its `openapi_spec` if it is among them; all of it or nothing.
 
@@ -265,18 +259,14 @@ def _validated_url(base_url: str) -> str:
 def _parse_specification(document: str, agent_id: str) -> Specification:
     """Parse a specification, one at a time per agent, because all agents share a few concurrent slots."""
     state = app_state()
+    busy = Overloaded("Other specifications are being read; try again later.", retry_after_seconds=_RETRY_SECONDS)
     try:
-        with (
-            state.threads.try_acquire(ResourceUse.OUTCOME, agent_id) as is_admitted,
-            striped_lock(
-                f"specification:{agent_id}", timeout_seconds=_QUEUE_SECONDS if is_admitted else 0
-            ) as is_locked,
-        ):
-            if not is_locked or not is_admitted:
-                raise Overloaded(
-                    "Other specifications are being read; try again later.", retry_after_seconds=_RETRY_SECONDS
-                )
-            return state.ports.specifications.read(document)
+        with state.threads.try_acquire(ResourceUse.OUTCOME, agent_id) as is_admitted:
+            seconds = _QUEUE_SECONDS if is_admitted else 0
+            with striped_lock(f"specification:{agent_id}", timeout_seconds=seconds) as is_locked:
+                if not is_locked or not is_admitted:
+                    raise busy
+                return state.ports.specifications.read(document)
     except Rejected as error:
         place, problem = error.details["place"], error.details["problem"]
         raise InvalidSpec(
@@ -284,7 +274,7 @@ def _parse_specification(document: str, agent_id: str) -> Specification:
             details={"place": place, "problem": problem, "fields": {"openapi_spec": [problem]}},
         ) from None
     except Unreachable:
-        raise Overloaded("Too many specifications are being read.", retry_after_seconds=_RETRY_SECONDS) from None
+        raise busy from None
 
 
 def _unseal(sealed: str, service_id: str) -> str:

@@ -68,11 +68,14 @@ def prices(*, refresh: bool) -> None:
 def compare_routes(row: Provider, document: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Return the routes of an OpenAPI document that a row refuses, and the allowed routes that it lacks."""
     documented = sorted(set(_documented_operations(row, document)))
-    examples = [(method, _PLACEHOLDER.sub("x", path), _regex(path)) for method, path in documented]
     refused = [
         f"{method} {path}"
-        for (method, path), (_, example, _) in zip(documented, examples, strict=True)
-        if match_route(row.routes.values(), method, example) is None
+        for method, path in documented
+        if match_route(row.routes.values(), method, _PLACEHOLDER.sub("x", path)) is None
+    ]
+    examples = [
+        (method, _PLACEHOLDER.sub("x", path), re.compile("[^/]+".join(map(re.escape, _PLACEHOLDER.split(path)))))
+        for method, path in documented
     ]
     absent = [
         f"{route.method} {variant.text}".strip()
@@ -99,8 +102,3 @@ def _documented_operations(row: Provider, document: dict[str, Any]) -> Iterator[
         for name in operations if isinstance(operations, dict) else ():
             if str(name).upper() in METHODS:
                 yield str(name).upper(), below.strip("/")
-
-
-def _regex(path: str) -> re.Pattern[str]:
-    literals = [re.escape(text) for text in _PLACEHOLDER.split(path)]
-    return re.compile("[^/]+".join(literals))

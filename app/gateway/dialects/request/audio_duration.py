@@ -95,7 +95,10 @@ def _wav_rate(description: bytes) -> int:
 
 def _mp3(recording: memoryview) -> int | None:
     data = bytes(recording)
-    at, frames, size, between = _skip_id3(data), 0, 0, 0
+    at = frames = size = between = 0
+    if data.startswith(b"ID3") and len(data) >= _ID3_BYTES:
+        # The tag has its size with seven bits a byte.
+        at = _ID3_BYTES + reduce(lambda bits, each: bits << 7 | each & 0x7F, data[6:10], 0)
     samples: Counter[int] = Counter()
     while at < len(data):
         found = _MP3_FRAMES.get(data[at : at + 3])
@@ -116,16 +119,6 @@ def _mp3(recording: memoryview) -> int | None:
         at += size
     played = sum(-(-count // hertz) for hertz, count in samples.items())
     return played + -(-between // _MIN_MP3_BYTES_PER_SECOND)
-
-
-def _skip_id3(data: bytes) -> int:
-    """Return the offset of the audio after an ID3v2 tag, which stores its size with seven bits a byte."""
-    if not data.startswith(b"ID3") or len(data) < _ID3_BYTES:
-        return 0
-    size = 0
-    for each in data[6:10]:
-        size = size << 7 | each & 0x7F
-    return _ID3_BYTES + size
 
 
 def _mp3_frames() -> dict[bytes, tuple[int, int, int]]:
