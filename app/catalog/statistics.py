@@ -37,9 +37,6 @@ _DAY = timedelta(hours=24)
 _RETENTION = _DAY + timedelta(hours=2)
 _ROUNDING = timedelta(minutes=2)
 _RECENT = timedelta(minutes=5)
-_UNLOCKED = (
-    select(Service.id).where(Service.id == bindparam("of_service")).with_for_update(skip_locked=True, key_share=True)
-)
 WINDOW = timedelta(minutes=10)
 MIN_CALLS = 10
 MIN_FAILURES_PERCENT = 50
@@ -197,9 +194,9 @@ def _sum(column: InstrumentedAttribute[int]) -> ColumnElement[int]:
     return summed.correlate(Service).scalar_subquery()
 
 
-_REFRESH_RANK = PreparedStatement(
-    update(table_of(Service)).where(Service.id.in_(_UNLOCKED.scalar_subquery())).values(_exact_totals())
-)
+_UNLOCKED = select(Service.id).where(Service.id == bindparam("of_service"))
+_IS_UNLOCKED = Service.id.in_(_UNLOCKED.with_for_update(skip_locked=True, key_share=True).scalar_subquery())
+_REFRESH_RANK = PreparedStatement(update(table_of(Service)).where(_IS_UNLOCKED).values(_exact_totals()))
 
 
 def _stripe(session: Session) -> int:

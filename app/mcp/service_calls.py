@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from decimal import Decimal
 from functools import partial
 from http import HTTPStatus
@@ -126,13 +127,11 @@ def _storable(response: Response, claim: Claim) -> bytes:
     principal = guards.find_principal()
     if principal is None or not claim.is_bound:
         return content
-    try:
-        if len(content) <= _MAX_STORED_BYTES:
+    if len(content) <= _MAX_STORED_BYTES:
+        with suppress(RateLimited):
             quota = f"{_MAX_STORED_KIB_PER_DAY} per day"
             app_state().rate_limiter.spend(quota, "stored", principal.account_id, cost=1 + len(content) // 1024)
             return content
-    except RateLimited:
-        pass
     result = response.get_json()
     digest = hashlib.sha256(result["body"].encode()).hexdigest()
     return jsonify({**result, "body": "", "truncated": True, "body_sha256": digest}).get_data()

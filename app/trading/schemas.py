@@ -18,7 +18,6 @@ from app.web.fields import AmountField, QueryCount, StrictBoolean, Text, one_of
 from app.web.schemas import EXAMPLE_ID, AcceptsCamelCase, ErrorBody, Schema
 
 _SYMBOL_EXAMPLE = {"example": "ETH"}
-_DEFAULT_BOOK = "ETH"
 _ADDRESS_EXAMPLE = "0x5e9ee1089755c3435139848e47e6635505d5a13a"
 _ORDER_ID = re.compile(r"[0-9]{1,20}", re.ASCII)
 _CLIENT_ID = re.compile(r"0x[0-9a-fA-F]{32}", re.ASCII)
@@ -114,7 +113,7 @@ class OrderbookBody(CallBody):
     """The order book of a market, twenty levels a side."""
 
     action = _action(["orderbook"])
-    symbol = Text(load_default=_DEFAULT_BOOK, validate=_NOT_EMPTY, metadata=_SYMBOL_EXAMPLE)
+    symbol = Text(load_default="ETH", validate=_NOT_EMPTY, metadata=_SYMBOL_EXAMPLE)
 
 
 class OrderBody(WriteBody):

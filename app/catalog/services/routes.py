@@ -44,9 +44,9 @@ def _find_service() -> None:
     if request.method == "POST":
         guards.require_agent()
     if arguments and "service_id" in arguments:
-        arguments["service"] = services.owned_service(
-            arguments.pop("service_id"), agent_id=guards.current_principal().agent_id
-        )
+        is_own = Service.agent_id == guards.current_principal().agent_id
+        with read_only_unit() as session:
+            arguments["service"] = services.find(session, arguments.pop("service_id"), is_own, services.IS_LISTED)
 
 
 @blp.get("")

@@ -108,14 +108,8 @@ def registration_of(service_id: str) -> Service:
     """Return a service with its secret, for the replay of a registration. Raises: NotFound."""
     with read_only_unit() as session:
         found = find(session, service_id)
-    found.secret = _unseal(found.secret_sealed, service_id)
+    found.secret = _SECRETS.open(found.secret_sealed, service_id).decode()
     return found
-
-
-def owned_service(service_id: str, *, agent_id: str | None) -> Service:
-    """Return an agent's service. Raises: NotFound for malformed, unknown, retired or another agent's ids."""
-    with read_only_unit() as session:
-        return find(session, service_id, *_owned_by(agent_id))
 
 
 def change(service_id: str, values: Mapping[str, Any], *, agent_id: str) -> Service:
@@ -189,8 +183,7 @@ def callable_service(service_id: str) -> CallableService:
     with read_only_unit() as session:
         row = identifiers.require(_CALLABLE.one_or_none(session, {"of_service": canonical}), _not_found())
         _SEAL.verify(session, row)
-    secret = _unseal(row.secret_sealed, row.id).encode()
-    return CallableService(row.id, row.base_url, row.price_nanos, secret)
+    return CallableService(row.id, row.base_url, row.price_nanos, _SECRETS.open(row.secret_sealed, row.id))
 
 
 def specification_of(session: Session, service_id: str) -> ServiceSpecification:
@@ -275,10 +268,6 @@ def _parse_specification(document: str, agent_id: str) -> Specification:
         ) from None
     except Unreachable:
         raise busy from None
-
-
-def _unseal(sealed: str, service_id: str) -> str:
-    return _SECRETS.open(sealed, service_id).decode()
 
 
 def _not_found() -> NotFound:
