@@ -15,7 +15,8 @@ from tests.support.chains import fund
 from tests.support.drivers import EvmDriver, evm_driver
 from tests.support.notices import Mailbox, running_mailbox
 from tests.support.operators import Operator, operator
-from tests.support.personal_data import FilledDatabase
+from tests.support.personal_data import Scene
+from tests.support.sqlite_copies import FilledOnce
 
 
 @pytest.fixture
@@ -69,9 +70,9 @@ def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def filled_database(tmp_path_factory: pytest.TempPathFactory) -> FilledDatabase:
+def with_personal_data(tmp_path_factory: pytest.TempPathFactory) -> FilledOnce[Scene]:
     """A database with the personal data of an owner, for all tests of this process."""
-    return FilledDatabase(tmp_path_factory.mktemp("filled"))
+    return FilledOnce(tmp_path_factory.mktemp("filled"))
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from app.errors import TransactionInProgress
 from app.events import feed, outbox
 from app.events.models import EventDelivery
 from app.events.outbox import EventType
-from app.extensions import db
 from app.platform import personal_data
 from app.shopping.models import Purchase, PurchaseStatus
 from app.wallets.core.lifecycle import MovementStatus
@@ -29,7 +28,8 @@ from tests.support.fake_shopper import FakeShopper
 from tests.support.ledger import read
 from tests.support.notices import running_mailbox
 from tests.support.owners import person
-from tests.support.personal_data import EMAIL, WORDS, FilledDatabase, Scene, fill
+from tests.support.personal_data import EMAIL, WORDS, Scene, copied, fill
+from tests.support.sqlite_copies import FilledOnce
 from tests.support.webhooks import deliver
 from workers import sweeps
 
@@ -40,13 +40,15 @@ ON_EACH_DATABASE = pytest.mark.parametrize(
 
 
 @pytest.fixture
-def scene(database_url: str, build_app: Callable[..., Flask], filled_database: FilledDatabase) -> Iterator[Scene]:
+def scene(database_url: str, build_app: Callable[..., Flask], with_personal_data: FilledOnce[Scene]) -> Iterator[Scene]:
     with running_mailbox() as box:
         mailer = SmtpMailer(f"smtp://127.0.0.1:{box.port}", sender="purser@service.example")
         app = build_app(database_url, shopper=FakeShopper(), mailer=mailer)
         with app.app_context():
-            is_sqlite = db.engine.dialect.name == "sqlite"
-            yield filled_database.stage(app, box) if is_sqlite else fill(app, box)
+            if database_url.startswith("sqlite"):
+                yield copied(with_personal_data.fill(app, lambda: fill(app, box)), app, box)
+            else:
+                yield fill(app, box)
 
 
 def erase(scene: Scene) -> dict[str, int]:

@@ -32,7 +32,8 @@ from tests.support.ledger import read
 from tests.support.notices import running_mailbox
 from tests.support.operators import entries, operator
 from tests.support.owners import CODE, OWNER_KEY, forms_of, person
-from tests.support.personal_data import EMAIL, OTHER, PLACES, WORDS, FilledDatabase, Scene, fill
+from tests.support.personal_data import EMAIL, OTHER, PLACES, WORDS, Scene, copied, fill
+from tests.support.sqlite_copies import FilledOnce
 from tests.support.webhooks import deliver
 
 # Locks, a transaction that ends early, and columns of every type; what else follows from the rows is the same on both.
@@ -42,13 +43,15 @@ ON_EACH_DATABASE = pytest.mark.parametrize(
 
 
 @pytest.fixture
-def scene(database_url: str, build_app: Callable[..., Flask], filled_database: FilledDatabase) -> Iterator[Scene]:
+def scene(database_url: str, build_app: Callable[..., Flask], with_personal_data: FilledOnce[Scene]) -> Iterator[Scene]:
     with running_mailbox() as box:
         mailer = SmtpMailer(f"smtp://127.0.0.1:{box.port}", sender="purser@service.example")
         app = build_app(database_url, shopper=FakeShopper(), mailer=mailer)
         with app.app_context():
-            is_sqlite = db.engine.dialect.name == "sqlite"
-            yield filled_database.stage(app, box) if is_sqlite else fill(app, box)
+            if database_url.startswith("sqlite"):
+                yield copied(with_personal_data.fill(app, lambda: fill(app, box)), app, box)
+            else:
+                yield fill(app, box)
 
 
 def erase(scene: Scene) -> dict[str, Any]:

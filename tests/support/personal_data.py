@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from flask import Flask
@@ -19,7 +18,6 @@ from tests.support.notices import Browser, Mailbox
 from tests.support.operators import Operator, operator
 from tests.support.owner_world import World
 from tests.support.owners import Owner, person
-from tests.support.sqlite_copies import copy_database, file_of
 
 EMAIL, CANARY = "ada.lovelace@home.example.org", "Canary of "
 OTHER = "charles.babbage@home.example.org"
@@ -64,30 +62,18 @@ class Scene:
         return tables
 
 
-class FilledDatabase:
-    """The scene on SQLite, which is filled once and copied for each test: that takes as long as a hundred requests."""
-
-    def __init__(self, folder: Path) -> None:
-        self._file = folder / "filled.sqlite"
-        self._scene: Scene | None = None
-
-    def stage(self, app: Flask, mailbox: Mailbox) -> Scene:
-        """Return the scene in an application on an empty SQLite database."""
-        if self._scene is None:
-            self._scene = fill(app, mailbox)
-            copy_database(file_of(app), self._file)
-            return self._scene
-        copy_database(self._file, file_of(app))
-        browser = app.test_client()
-        browser._cookies = dict(self._scene.cookies)
-        return replace(
-            self._scene,
-            app=app,
-            world=World(app, "", {}),
-            mailbox=mailbox,
-            ops=replace(self._scene.ops, client=app.test_client()),
-            owner=replace(self._scene.owner, client=browser),
-        )
+def copied(scene: Scene, app: Flask, mailbox: Mailbox) -> Scene:
+    """Return the scene in another application, whose database has the same rows."""
+    browser = app.test_client()
+    browser._cookies = dict(scene.cookies)
+    return replace(
+        scene,
+        app=app,
+        world=World(app, "", {}),
+        mailbox=mailbox,
+        ops=replace(scene.ops, client=app.test_client()),
+        owner=replace(scene.owner, client=browser),
+    )
 
 
 def fill(app: Flask, mailbox: Mailbox) -> Scene:
