@@ -54,7 +54,7 @@ FIRST_TIER = (
     "tests/crash/test_transfers.py::test_a_transfer_of_a_killed_process_pays_at_most_once[[]base-sqlite-*commit 3]",
     "tests/crash/test_transfers.py::test_a_transfer_of_a_killed_process_pays_at_most_once[[]base-sqlite-*commit 2]",
     "tests/crash/test_transfers.py::test_a_transfer_of_a_killed_process_pays_at_most_once[[]base-sqlite-*broadcast]",
-    "tests/crash/test_x402_buying.py::test_a_killed_purchase_is_paid_once_*[[]sqlite-before commit 3-base-x402]",
+    "tests/crash/test_x402_buying.py::test_a_killed_purchase_is_paid_once_*[[]sqlite-base-x402-before commit 3]",
 )
 """Patterns of test ids in those folders that are in the first tier all the same."""
 
