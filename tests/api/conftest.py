@@ -15,6 +15,8 @@ from tests.support.chains import fund
 from tests.support.drivers import EvmDriver, evm_driver
 from tests.support.notices import Mailbox, running_mailbox
 from tests.support.operators import Operator, operator
+from tests.support.personal_data import Scene
+from tests.support.sqlite_copies import FilledOnce
 
 
 @pytest.fixture
@@ -65,6 +67,12 @@ def driver(request: pytest.FixtureRequest) -> EvmDriver:
 def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Settings of the application, with those that a test names."""
     return {"confirmation_wait_seconds": "5", **getattr(request, "param", {})}
+
+
+@pytest.fixture(scope="session")
+def with_personal_data(tmp_path_factory: pytest.TempPathFactory) -> FilledOnce[Scene]:
+    """A database with the personal data of an owner, for all tests of this process."""
+    return FilledOnce(tmp_path_factory.mktemp("filled"))
 
 
 @pytest.fixture

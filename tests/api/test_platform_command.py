@@ -18,6 +18,7 @@ from tests.support.fake_shopper import FakeShopper
 from tests.support.market import offer
 from tests.support.operators import entries, operator
 from tests.support.owner_world import World
+from tests.support.sqlite_copies import FilledOnce
 
 VIEWS = {
     view
@@ -44,9 +45,19 @@ def run(app: Flask) -> Callable[..., Result]:
     return lambda *arguments: app.test_cli_runner().invoke(args=["platform", *arguments])
 
 
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> FilledOnce[dict[str, str]]:
+    return FilledOnce(tmp_path_factory.mktemp("known"))
+
+
 @pytest.fixture
-def known(world: World) -> Iterator[dict[str, str]]:
+def known(world: World, filled: FilledOnce[dict[str, str]]) -> Iterator[dict[str, str]]:
     """The id of one of each kind, by the names of the parameters."""
+    with world.app.app_context():
+        yield filled.fill(world.app, lambda: one_of_each(world))
+
+
+def one_of_each(world: World) -> dict[str, str]:
     made = world.register()
     agent = Agent(world.app.test_client(), made["agentId"], made["apiKey"], made["wallet"]["id"], "", "")
     with world.app.app_context():
@@ -56,7 +67,7 @@ def known(world: World) -> Iterator[dict[str, str]]:
         gateway = world.app.test_client().post("/v1/keys", json={})
         listed = ops.get("/keys").get_json()["keys"]
         assert gateway.status_code == 201
-        yield {
+        return {
             "agent_id": agent.id, "service_id": agent.post("/v1/services", offer()).get_json()["id"],
             "budget_id": budget.get_json()["id"], "webhook_id": hook.get_json()["id"],
             "purchase_id": world.buy(made), "request_id": budget.headers["X-Request-Id"],

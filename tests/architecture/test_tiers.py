@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tiers import FIRST_TIER, LONGEST, SECOND_TIER, Tier, summary, tier_of
+from tests.support.tiers import FIRST_TIER, LONGEST, SAME_ON_BOTH, SECOND_TIER, Tier, summary, tier_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("pattern", [*SECOND_TIER, *FIRST_TIER, *LONGEST])
+@pytest.mark.parametrize("pattern", [*SECOND_TIER, *FIRST_TIER, *LONGEST, *SAME_ON_BOTH])
 def test_every_pattern_of_a_tier_names_existing_tests(pattern: str) -> None:
     path, _, test = pattern.partition("[[]")[0].partition("::")
     function = test.rstrip("*")

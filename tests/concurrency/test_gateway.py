@@ -26,10 +26,17 @@ from workers import sweeps
 
 CONCURRENT = 200
 AFFORDABLE = 20
+# Units run concurrently on PostgreSQL alone; on SQLite what a process does in groups has the same order for both.
+ON_EACH_DATABASE = pytest.mark.parametrize(
+    ("database_url", "fixed"),
+    [("postgres", True), ("postgres", False), ("sqlite", False)],
+    ids=["postgres-a fixed price", "postgres-a cost known afterwards", "sqlite-a cost known afterwards"],
+    indirect=["database_url"],
+)
 
 
-@pytest.mark.parametrize("fixed", [True, False], ids=["a fixed price", "a cost known afterwards"])
-def test_of_concurrent_calls_exactly_the_affordable_ones_are_charged(each_database_url: str, *, fixed: bool) -> None:
+@ON_EACH_DATABASE
+def test_of_concurrent_calls_exactly_the_affordable_ones_are_charged(database_url: str, *, fixed: bool) -> None:
     price_nanos = 5_000_000 if fixed else 1_000 * 1_250 + 500 * 10_000
     credits_usd = f"{price_nanos * AFFORDABLE // 1000 / 10**6:.6f}"
     settings = {"initial_credits_usd": credits_usd, "database_pool_size": 5, "web_threads": 450}
@@ -39,7 +46,7 @@ def test_of_concurrent_calls_exactly_the_affordable_ones_are_charged(each_databa
 
     with (
         misbehaving_upstream(answer) as upstream,
-        web_service(each_database_url, provider_settings(upstream.url, **settings)) as service,
+        web_service(database_url, provider_settings(upstream.url, **settings)) as service,
     ):
         key = service.register()["apiKey"]
         headers = {"X-API-Key": key}
@@ -104,21 +111,22 @@ def test_one_busy_account_does_not_exhaust_the_connection_pool(postgres_url: str
             assert 200 in {done.result() for done in calls}
 
 
+@pytest.mark.postgres
 def test_a_stream_of_a_killed_process_is_charged_its_estimate_after_its_lease(
-    each_database_url: str, build_app: Callable[..., Flask]
+    postgres_url: str, build_app: Callable[..., Flask]
 ) -> None:
     def endless(exchange: Exchange) -> None:
         exchange.start_stream()
         exchange.chunk(chat_chunks("Hello")[0])
         exchange.await_hang_up()
 
-    app = build_app(each_database_url)
+    app = build_app(postgres_url)
     with misbehaving_upstream(endless) as upstream:
         # A lease is longer than the timeout of the upstream.
         settings = provider_settings(
             upstream.url, upstream_connect_timeout_seconds="1", upstream_read_timeout_seconds="5"
         )
-        with web_service(each_database_url, settings, workers=1, threads=20) as service:
+        with web_service(postgres_url, settings, workers=1, threads=20) as service:
             key = service.register()["apiKey"]
             with _streaming(service.port, key) as answer:
                 assert b"Hello" in answer.read1(4096)
@@ -171,7 +179,7 @@ def test_a_live_stream_outlives_the_sweeps(each_database_url: str, build_app: Ca
         assert stage.spent_nanos() == 1_000 * 1_250 + 500 * 10_000
 
 
-def test_a_disconnected_client_ends_the_upstream_request(each_database_url: str) -> None:
+def test_a_disconnected_client_ends_the_upstream_request(sqlite_url: str) -> None:
     # Created beforehand: on a busy machine that takes longer than the timeout of the upstream.
     frames = chat_chunks(*["word "] * 100_000)
 
@@ -185,7 +193,7 @@ def test_a_disconnected_client_ends_the_upstream_request(each_database_url: str)
 
     with (
         misbehaving_upstream(chatter) as upstream,
-        web_service(each_database_url, provider_settings(upstream.url), workers=1, threads=20) as service,
+        web_service(sqlite_url, provider_settings(upstream.url), workers=1, threads=20) as service,
     ):
         key = service.register()["apiKey"]
         with _streaming(service.port, key) as answer:
@@ -217,8 +225,8 @@ class _streaming:  # noqa: N801 - reads as the deed that it is
         self._connection.close()
 
 
-@pytest.mark.parametrize("fixed", [True, False], ids=["a fixed price", "a cost known afterwards"])
-def test_of_concurrent_calls_of_keys_with_budgets_none_spends_more(each_database_url: str, *, fixed: bool) -> None:
+@ON_EACH_DATABASE
+def test_of_concurrent_calls_of_keys_with_budgets_none_spends_more(database_url: str, *, fixed: bool) -> None:
     price_nanos = 5_000_000 if fixed else 1_000 * 1_250 + 500 * 10_000
     budgets = [price_nanos * calls for calls in (3, 5, 7)]
     settings = {"database_pool_size": 5, "web_threads": 450}
@@ -228,7 +236,7 @@ def test_of_concurrent_calls_of_keys_with_budgets_none_spends_more(each_database
 
     with (
         misbehaving_upstream(answer) as upstream,
-        web_service(each_database_url, provider_settings(upstream.url, **settings)) as service,
+        web_service(database_url, provider_settings(upstream.url, **settings)) as service,
     ):
         agent = {"X-API-Key": service.register()["apiKey"]}
         made = [service.ask("POST", "/v1/keys", {"limit_usd": nanos / 10**9}, agent)[2] for nanos in budgets]

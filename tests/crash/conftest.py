@@ -225,7 +225,12 @@ class SolanaScene(Scene):
 
 
 def on_both(points: Sequence[Point], on_postgres: Sequence[Point], *chains: ChainName) -> list[Any]:
-    """Return chains, databases and points: all on SQLite, some on PostgreSQL."""
+    """Return chains, databases and points: all on SQLite, some on PostgreSQL.
+
+    What a process has committed is the same on both, and so is what the next one makes of it. On PostgreSQL alone a
+    server has to end the unit that was open, and to release its locks: there processes are killed before the commit of
+    the unit that records the money.
+    """
     postgres = pytest.mark.postgres
     return [
         pytest.param(*chains, database, point, marks=marks, id="-".join((*chains, database, str(point))))

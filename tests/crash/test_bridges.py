@@ -33,7 +33,7 @@ REQUEST = points(
 DELIVERY = points(COMMIT, COMMIT, "progress", COMMIT, "prepare_delivery", "sign", COMMIT, "broadcast")
 # The lease; read the state; settle the arrival.
 ARRIVAL = points(COMMIT, COMMIT, "progress", COMMIT)
-ON_POSTGRES = [Point(COMMIT, "before", 2), Point(COMMIT, "after", 2), Point("broadcast", "after")]
+ON_POSTGRES = [Point(COMMIT, "before", 2)]
 ROUNDS = 8
 
 

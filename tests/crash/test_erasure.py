@@ -10,25 +10,29 @@ from flask import Flask
 
 from app.audit_log import verification
 from app.extensions import db
+from tests.crash.conftest import on_both
 from tests.support.agents import register
 from tests.support.filled import held
 from tests.support.ledger import read
 from tests.support.operators import entries, operator
-from tests.support.processes import COMMIT, Point, Service, ask, run
+from tests.support.processes import COMMIT, Point, Service, ask, points, run
 
 EMAIL = "ada.lovelace@home.example.org"
 
 
-@pytest.mark.parametrize("point", [Point(COMMIT, "before", 1), Point(COMMIT, "after", 1)], ids=str)
+POINTS = points(COMMIT)
+
+
+@pytest.mark.parametrize(("database_url", "point"), on_both(POINTS, POINTS[:1]), indirect=["database_url"])
 def test_an_erasure_of_a_killed_process_is_completed_by_a_retry(
-    point: Point, each_database_url: str, build_app: Callable[..., Flask]
+    point: Point, database_url: str, build_app: Callable[..., Flask]
 ) -> None:
-    app = build_app(each_database_url)
+    app = build_app(database_url)
     with app.app_context():
         ops, agent = operator(app.test_client()), register(app.test_client(), email=EMAIL)
         path = f"/v1/platform/agents/{agent.id}/personal-data"
         assert run(
-            Service(each_database_url, ()), partial(ask, method="DELETE", path=path, headers=ops.headers()), point
+            Service(database_url, ()), partial(ask, method="DELETE", path=path, headers=ops.headers()), point
         ).killed
         with db.engine.connect() as connection:
             assert (EMAIL in repr(held(connection))) == (point.when == "before")

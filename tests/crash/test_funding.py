@@ -24,7 +24,7 @@ AMOUNT = usdc(7)
 
 # The idempotency claim; the head of the chain; the request; the job of the faucet; the stored response.
 REQUEST = points(COMMIT, "head", "scan_state", COMMIT, "enqueue", COMMIT)
-ON_POSTGRES = [Point(COMMIT, "before", 2), Point(COMMIT, "after", 2)]
+ON_POSTGRES = [Point(COMMIT, "before", 2)]
 # The lease; the scan; deposit, allocation and scan state in one unit; release of the lease.
 FIND = points(COMMIT, "deposits", COMMIT, COMMIT)
 PAY = points("pay")

@@ -18,14 +18,7 @@ STEPS = points(
     COMMIT, "quote", "sign", "sign", COMMIT, "broadcast", "broadcast", COMMIT,
     "quote", "sign", COMMIT, "broadcast", COMMIT, COMMIT,
 )  # fmt: skip
-ON_POSTGRES = [
-    Point(COMMIT, "before", 2),
-    Point(COMMIT, "after", 2),
-    Point("broadcast", "after"),
-    Point("broadcast", "after", 2),
-    Point("quote", "after", 2),
-    Point("broadcast", "after", 3),
-]
+ON_POSTGRES = [Point(COMMIT, "before", 2), Point(COMMIT, "before", 4)]
 
 
 @pytest.fixture

@@ -105,10 +105,7 @@ def stream_until_killed(database_url: str, node: EvmNode, killed_before: str) ->
 
 @pytest.mark.parametrize(
     ("database_url", "killed_before"),
-    [
-        *(("postgres", point) for point in ("end of the stream", "eth_call", "eth_sendRawTransaction", "its answer")),
-        ("sqlite", "eth_sendRawTransaction"),
-    ],
+    [("postgres", point) for point in ("end of the stream", "eth_sendRawTransaction", "its answer")],
     indirect=["database_url"],
 )
 def test_a_stream_of_a_killed_process_is_paid_for_once(

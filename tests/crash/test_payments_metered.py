@@ -19,14 +19,14 @@ from app.state import app_state
 from app.usage import service as usage
 from app.wallets.transactions import confirmation
 from sandbox.evm import EvmNode
-from tests.crash.conftest import EvmScene
+from tests.crash.conftest import EvmScene, on_both
 from tests.support.chains import ether
 from tests.support.gateway import CHAT, provider_settings
 from tests.support.payments import UptoPayer
 from tests.support.processes import COMMIT, Point, ask, distinct, points
 from tests.support.upstreams import MisbehavingUpstream, chat_answer, misbehaving_upstream
 
-pytestmark = [pytest.mark.chain, pytest.mark.parametrize("database_url", ["sqlite", "postgres"], indirect=True)]
+pytestmark = pytest.mark.chain
 BODY = {"model": "gpt-5", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 500}
 MAXIMUM, COST = 10_000, 63
 # Accepted; call begun; its cost recorded; settlement signed, recorded, broadcast; landed; served.
@@ -58,7 +58,11 @@ def used_units(_app: Flask) -> int:
         return sum(-(-nanos // 1_000) for nanos in session.scalars(text("SELECT cost_nanos FROM usage_logs")))
 
 
-@pytest.mark.parametrize("point", KILLS, ids=str)
+@pytest.mark.parametrize(
+    ("database_url", "point"),
+    on_both(KILLS, [Point(COMMIT, "before", 3), Point(COMMIT, "before", 4)]),
+    indirect=["database_url"],
+)
 def test_a_metered_call_that_was_killed_costs_what_its_usage_is_and_is_made_once(
     scene: EvmScene, upstream: MisbehavingUpstream, crash_node: EvmNode, point: Point
 ) -> None:

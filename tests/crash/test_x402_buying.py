@@ -20,6 +20,7 @@ pytestmark = pytest.mark.chain
 # The idempotency claim; the unpaid request; the signed payment, recorded; the paid request; its answer, stored;
 # the outcome on the chain; the end of the claim's lease.
 PURCHASE = points(COMMIT, COMMIT, "send", COMMIT, COMMIT, "send", COMMIT, "outcomes", COMMIT, COMMIT)
+PAYING = [Point(COMMIT, "before", 3), Point("send", "before", 2), Point(COMMIT, "before", 5)]
 SIGNED = Point(COMMIT, "after", 3)
 EXPIRED_SLOTS = 1_700
 
@@ -59,11 +60,15 @@ def test_every_step_of_a_purchase_is_a_kill_point(each_scene: Scene, seller: Scr
 
 
 @pytest.mark.parametrize(
-    ("each_scene", "seller"),
-    [(ChainName.BASE, "x402"), (ChainName.BASE, "mpp"), (ChainName.SOLANA, "x402")],
-    indirect=True,
+    ("each_scene", "seller", "point"),
+    [
+        *((ChainName.BASE, "x402", point) for point in distinct(PURCHASE)),
+        # The order of the steps is the same: what is signed, sent and read again differs.
+        *((*other, point) for other in ((ChainName.BASE, "mpp"), (ChainName.SOLANA, "x402")) for point in PAYING),
+    ],
+    indirect=["each_scene", "seller"],
+    ids=str,
 )
-@pytest.mark.parametrize("point", distinct(PURCHASE), ids=str)
 def test_a_killed_purchase_is_paid_once_and_the_retry_gets_the_answer(
     each_scene: Scene, seller: ScriptedSeller, point: Point
 ) -> None:

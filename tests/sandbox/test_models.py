@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import openai
 import pytest
 
 from sandbox.models import ModelServer
+
+if TYPE_CHECKING:
+    import openai  # takes a second, which each process of the suite would need to collect these tests
 
 MODEL = "gpt-4o-mini"
 QUESTION = "Which balances do I have?"
@@ -17,6 +19,8 @@ QUESTION = "Which balances do I have?"
 
 @pytest.fixture
 def client() -> Iterator[openai.OpenAI]:
+    import openai  # noqa: PLC0415
+
     server = ModelServer()
     server.start()
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="sandbox", max_retries=0) as client:
@@ -113,6 +117,8 @@ def test_embeddings_and_models_have_the_documented_form(client: openai.OpenAI) -
 
 @pytest.mark.parametrize("body", [{}, {"model": MODEL, "messages": []}, {"model": MODEL, "messages": "no"}])
 def test_a_body_of_another_form_is_refused(client: openai.OpenAI, body: Any) -> None:
+    import openai  # noqa: PLC0415
+
     with pytest.raises(openai.BadRequestError, match="documented form"):
         client.post("/chat/completions", body=body, cast_to=object)
     with pytest.raises(openai.NotFoundError):

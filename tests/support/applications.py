@@ -13,6 +13,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from jinja2.bccache import Bucket, BytecodeCache
 from pydantic import SecretStr
 from sqlalchemy import Dialect, Engine, event
 from sqlalchemy.engine import make_url
@@ -210,6 +211,23 @@ class _Statements(dict[Any, Any]):
 _statements = _Statements()
 
 
+class _Templates(BytecodeCache):
+    """Cache of compiled templates, shared by all applications: Jinja's own ends with its application."""
+
+    def __init__(self) -> None:
+        self._code: dict[str, bytes] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        if bucket.key in self._code:
+            bucket.bytecode_from_string(self._code[bucket.key])
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self._code[bucket.key] = bucket.bytecode_to_string()
+
+
+_templates = _Templates()
+
+
 def change_settings(app: Application, **changed: object) -> None:
     """Change settings of an application that was made."""
     app.state = replace(app.state, settings=app.state.settings.model_copy(update=changed))
@@ -224,6 +242,7 @@ def make_app(settings: Settings, **parts: Any) -> Application:
     """Create an application in testing mode."""
     app = create_app(settings, ports=ports_for(settings, **parts))
     app.testing = True
+    app.jinja_env.bytecode_cache = _templates
     with app.app_context():
         db.engine.update_execution_options(compiled_cache=_statements)
         event.listen(db.engine, "do_connect", partial(_connect_to_present_url, db.engine))

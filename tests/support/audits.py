@@ -36,6 +36,20 @@ _CHECKS: tuple[Check, ...] = (
     payments_audit.check,
     wallets_audit.check,
 )
+_ROWS = {
+    "acts of payouts": (
+        "SELECT 1 FROM audit_entries WHERE action IN"
+        " ('service.paid', 'service.written_off', 'service.call_refunded', 'payment.refunded')"
+    ),
+    "refunds of calls": (
+        "SELECT 1 FROM credit_postings WHERE reference LIKE 'grant:refund:%' OR reference LIKE 'revoke:refund:%'"
+    ),
+}
+"""Rows of tables that have other rows after almost every test."""
+_SUBJECTS: dict[Check, frozenset[str]] = {
+    earnings.find_problems: frozenset({"service_payouts", "payments", "transactions", *_ROWS})
+}
+"""Without any of these rows a check compares nothing with nothing, which takes as long as all other checks together."""
 _WORD = re.compile(r"\w+")
 passed: dict[Check, frozenset[str]] = {}
 """The tables of each check that found nothing while all of them were empty: they determine what it does."""
@@ -47,6 +61,8 @@ def audit(app: Flask, checks: Sequence[Check] = _CHECKS) -> None:
         filled = frozenset(session.scalars(_filled_tables()))
         for check in checks:
             if check in passed and passed[check].isdisjoint(filled):
+                continue
+            if check in _SUBJECTS and _SUBJECTS[check].isdisjoint(filled):
                 continue
             read.clear()
             problems = check(session)
@@ -87,5 +103,6 @@ def _all_rows(table: Table, columns: tuple[Any, ...]) -> Select[Any]:
 
 @functools.cache
 def _filled_tables() -> TextClause:
-    found = (f"SELECT '{name}' WHERE EXISTS (SELECT 1 FROM {name})" for name in db.metadata.tables)  # noqa: S608 - ours
+    rows = {name: f"SELECT 1 FROM {name}" for name in db.metadata.tables} | _ROWS  # noqa: S608 - ours
+    found = (f"SELECT '{name}' WHERE EXISTS ({each})" for name, each in rows.items())
     return text(" UNION ALL ".join(found))

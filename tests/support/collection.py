@@ -48,8 +48,10 @@ class RareGarbageCollection:
         gc.disable()
 
     def pytest_collection_finish(self) -> None:
-        """Exclude what was imported and collected from the passes of the garbage collector, and begin them."""
-        gc.collect()
+        """Exclude what was imported and collected from the passes of the garbage collector, and begin them.
+
+        The little garbage among it stays as well: searching for it takes a second of each process.
+        """
         gc.freeze()
         gc.set_threshold(_ALLOCATIONS_BETWEEN_PASSES)
         gc.enable()

@@ -186,7 +186,7 @@ class Walk(Protocol):
 
 
 def walk_at_random(machine: type[Machine], ground: Ground, *, walks: int, steps: int) -> None:
-    """Run random walks; fewer on PostgreSQL, where a step costs more.
+    """Run random walks; fewer on PostgreSQL, where a step costs more, and there in a hunt alone.
 
     Failures are not shrunk, because that takes minutes.
     """

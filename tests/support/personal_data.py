@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flask import Flask
@@ -36,6 +36,8 @@ class Scene:
     made: dict[str, Any]
     owner: Owner
     other: dict[str, Any]
+    cookies: dict[Any, Any] = field(default_factory=dict)
+    """The owner's, when all was filled."""
 
     @property
     def id(self) -> str:
@@ -60,6 +62,20 @@ class Scene:
         return tables
 
 
+def copied(scene: Scene, app: Flask, mailbox: Mailbox) -> Scene:
+    """Return the scene in another application, whose database has the same rows."""
+    browser = app.test_client()
+    browser._cookies = dict(scene.cookies)
+    return replace(
+        scene,
+        app=app,
+        world=World(app, "", {}),
+        mailbox=mailbox,
+        ops=replace(scene.ops, client=app.test_client()),
+        owner=replace(scene.owner, client=browser),
+    )
+
+
 def fill(app: Flask, mailbox: Mailbox) -> Scene:
     world, ops = World(app, "", {}), operator(app.test_client())
     made, other = world.register(name=WORDS[0], email=EMAIL), world.register(name="Engine", email=OTHER)
@@ -71,6 +87,7 @@ def fill(app: Flask, mailbox: Mailbox) -> Scene:
     world.buy(other, max_total_usd=41)
     address_book.set_name(shell_actor(), other["agentId"], "base", "0x" + "cd" * 20, "Analytical")
     feed.number_all()
+    scene.cookies = dict(owner.client._cookies or {})
     return scene
 
 
