@@ -9,6 +9,7 @@ import pytest
 
 from app.core.order_amounts import AmountRole, adds_up
 from app.ports.shopper import FailureCode, PurchaseFailed, ShippingAddress
+from shopper.page.tab import QUIET_MS
 from tests.browser.conftest import FULL, RecordingHandler, SharedBrowserShopper, purchase
 from tests.support.shops.corpus import CorpusShop, PloneShop, corpus_shop, plone_shop
 from tests.support.shops.evershop import EverShop, ever_shop
@@ -24,10 +25,11 @@ TOO_DEAR = PurchaseFailed(FailureCode.LIMIT_EXCEEDED, "Too dear.")
 
 @pytest.fixture(autouse=True)
 def _patience(shopper: SharedBrowserShopper) -> Iterator[None]:
-    """Wait for slow confirmations: real shops write their first order slowly."""
-    usual, shopper.confirmation_seconds = shopper.confirmation_seconds, 20.0
+    """Wait as long as a real purchase does for pages, and for slow confirmations: shops write a first order slowly."""
+    usual = shopper.confirmation_seconds, shopper.quiet_ms
+    shopper.confirmation_seconds, shopper.quiet_ms = 20.0, QUIET_MS
     yield
-    shopper.confirmation_seconds = usual
+    shopper.confirmation_seconds, shopper.quiet_ms = usual
 
 
 @pytest.fixture(scope="module")

@@ -67,7 +67,7 @@ def visit(chromium: Browser) -> Iterator[Visit]:
             route.fulfill(body=f"<!doctype html><main>{html}</main>", content_type="text/html")
 
         context.route("**/*", answer)
-        tab = BrowserTab(context, start=SHOP, allowed_domains=("pay.example",))
+        tab = BrowserTab(context, start=SHOP, allowed_domains=("pay.example",), quiet_ms=50)
         wanted = PurchaseRequest(SHOP, FULL, allowed_domains=("pay.example",), **request)
         tab.open(at)
         return BrowserSession(
