@@ -92,6 +92,19 @@ class RecordingHandler:
         """Ignore it."""
 
 
+class CountingHandler(RecordingHandler):
+    """Counts the orders that the shop has when an order is to be authorized."""
+
+    def __init__(self, count: Callable[[], int]) -> None:
+        super().__init__()
+        self.count = count
+        self.orders_before: list[int] = []
+
+    def authorize_order(self, review: OrderReview) -> None:
+        self.orders_before.append(self.count())
+        super().authorize_order(review)
+
+
 class SharedBrowserShopper:
     """Makes purchases as the browser process does, all in one browser, in a thread that Playwright owns."""
 
