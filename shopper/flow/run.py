@@ -19,7 +19,7 @@ from shopper.flow import cart, checkout, delivery, login, product, review, seen
 from shopper.flow.session import BrowserSession, find_same_button
 from shopper.page import breakdown, keywords, prices, structured
 from shopper.page.snapshot import PageButton, PageSnapshot
-from shopper.page.tab import BrowserTab, PageActionFailed
+from shopper.page.tab import QUIET_MS, BrowserTab, PageActionFailed
 
 _CONFIRMATION_SECONDS = 30.0
 _NOT_OF_A_PAGE = frozenset(
@@ -49,12 +49,13 @@ def run(
     handler: PurchaseHandler,
     *,
     confirmation_seconds: float = _CONFIRMATION_SECONDS,
+    quiet_ms: int = QUIET_MS,
 ) -> OrderConfirmation | OrderReview:
     """Buy, or return the review of a dry run.
 
     Raises: PurchaseFailed before the order button is clicked, PurchaseOutcomeUnknown after it.
     """
-    tab = BrowserTab(context, start=request.url, allowed_domains=request.allowed_domains)
+    tab = BrowserTab(context, start=request.url, allowed_domains=request.allowed_domains, quiet_ms=quiet_ms)
     tab.mask(request.username or "", request.password or "", request.coupon_code or "")
     session = BrowserSession(tab, request, handler)
     in_cart = False

@@ -18,7 +18,8 @@ from shopper.page.snapshot import FormControl, PageButton, PageSnapshot
 _ACTION_MS = 8_000
 _TRIAL_MS = 2_500
 _LOAD_MS = 20_000
-_IDLE_MS = 250
+QUIET_MS = 250
+"""How long nothing may change on a page before it is read."""
 _SETTLE_SECONDS = 8.0
 # Requests that may still change the page. One that is open for longer is a long poll.
 _AWAITED_RESOURCE_TYPES = frozenset({"document", "xhr", "fetch", "script"})
@@ -62,8 +63,11 @@ class PageActionFailed(Exception):
 class BrowserTab:
     """The only tab; further pages that a shop opens are closed."""
 
-    def __init__(self, context: BrowserContext, *, start: str, allowed_domains: tuple[str, ...]) -> None:
+    def __init__(
+        self, context: BrowserContext, *, start: str, allowed_domains: tuple[str, ...], quiet_ms: int = QUIET_MS
+    ) -> None:
         """Open the tab; `start` names the host that it must stay on, along with the allowed ones."""
+        self._quiet_ms = quiet_ms
         self._start = start
         self._allowed = allowed_domains
         self.page: Page = context.new_page()
@@ -129,14 +133,14 @@ class BrowserTab:
         while True:
             left_ms = max(500, min(4_000, int((deadline - time.monotonic()) * 1000)))
             try:
-                self.page.evaluate(_WAIT_UNTIL_STILL_SCRIPT, [_IDLE_MS, left_ms])
+                self.page.evaluate(_WAIT_UNTIL_STILL_SCRIPT, [self._quiet_ms, left_ms])
             except PlaywrightError:
                 self._wait_for_load()
             now = time.monotonic()
             is_over = now > deadline
             is_busy = self._is_busy(gives_up=is_over)
             # A response that has just arrived may not have been drawn yet.
-            has_arrived = self._last_response_at > now - _IDLE_MS / 1000
+            has_arrived = self._last_response_at > now - self._quiet_ms / 1000
             if is_over or not (is_busy or has_arrived or self._has_pending_requests()):
                 return
 

@@ -67,7 +67,7 @@ def visit(chromium: Browser) -> Iterator[Visit]:
             route.fulfill(body=f"<!doctype html><main>{html}</main>", content_type="text/html")
 
         context.route("**/*", answer)
-        tab = BrowserTab(context, start=SHOP, allowed_domains=("pay.example",))
+        tab = BrowserTab(context, start=SHOP, allowed_domains=("pay.example",), quiet_ms=50)
         wanted = PurchaseRequest(SHOP, FULL, allowed_domains=("pay.example",), **request)
         tab.open(at)
         return BrowserSession(
@@ -149,11 +149,13 @@ SALE = "<tr><td>Sale discount</td><td>-$1.00</td></tr><tr><th>"
     ("html", "says"),
     [
         (form(total="$12.50", discount="", says="Unknown code"), "It says: Unknown code."),
-        (form(total="$15.00", discount="2.50"), "no discount is shown"),
-        (form(total="$12.50", discount="").replace("<tr><th>", SALE), "no discount is shown"),
-        (form(total="$12.50", discount="0.00"), "no discount is shown"),
+        (form(total="$15.00", discount="2.50", says="Saved"), "no discount is shown. It says: Saved."),
+        (form(total="$12.50", discount="", says="Saved").replace("<tr><th>", SALE), "no discount is shown"),
+        (form(total="$12.50", discount="0.00", says="Saved"), "no discount is shown"),
+        # The only one that is waited for.
+        (form(total="$12.50", discount=""), "no discount is shown. It says: nothing."),
     ],
-    ids=["refused", "a-higher-total", "a-discount-of-before", "a-discount-of-nothing"],
+    ids=["refused", "a-higher-total", "a-discount-of-before", "a-discount-of-nothing", "nothing"],
 )
 def test_a_code_without_a_discount_ends_the_purchase(visit: Visit, html: str, says: str) -> None:
     session = visit(html, coupon_code=CODE)
@@ -210,7 +212,9 @@ def test_a_code_is_not_typed_on_an_allowed_domain_that_is_not_the_shop(visit: Vi
     assert sent(session) == []
 
 
-SIGN_IN = """<form onsubmit="event.preventDefault(); document.title = 'sent'">
+# It refuses every sign-in at once.
+SIGN_IN = """<p role=alert id=says></p>
+  <form onsubmit="event.preventDefault(); document.getElementById('says').textContent = 'Wrong password.'">
   <label>E-mail <input name=email autocomplete=username></label>
   <label>Password <input type=password name=password autocomplete=current-password></label>
   <button>Sign in</button></form>"""
@@ -227,6 +231,7 @@ def test_credentials_are_typed_on_the_shops_own_host_only(visit: Visit, host: st
     assert refusal.value.code is FailureCode.LOGIN_FAILED
     assert session.tab.page.evaluate("[...document.querySelectorAll('input')].map(each => each.value)") == typed
     assert ("another host" in refusal.value.message) is (typed == ["", ""])
+    assert ("Wrong password" in refusal.value.message) is (typed != ["", ""])
 
 
 def test_an_order_by_the_button_that_applies_a_code_is_an_unknown_outcome(visit: Visit) -> None:

@@ -23,22 +23,11 @@ ADDRESS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("answer", "status", "orders"),
-    [('{"choice": 1}', "completed", 1), ('Click "Pay $17.00": {"choice": "Pay $17.00"}', "failed", 0)],
-    ids=["good", "bad"],
-)
-def test_a_language_model_continues_a_checkout_and_bad_advice_orders_nothing(
-    sqlite_url: str,
-    build_app: Callable[..., Flask],
-    browser: str,
-    corner: Corner,
-    answer: str,
-    status: str,
-    orders: int,
+def test_a_language_model_continues_a_checkout(
+    sqlite_url: str, build_app: Callable[..., Flask], browser: str, corner: Corner
 ) -> None:
     corner.behaviour = Behaviour(checkout_word="Off we go", other_word="Leave it")
-    message = {"role": "assistant", "content": answer}
+    message = {"role": "assistant", "content": '{"choice": 1}'}
     completion = {
         "id": "c", "object": "chat.completion", "model": "gpt-5-mini",
         "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
@@ -55,7 +44,7 @@ def test_a_language_model_continues_a_checkout_and_bad_advice_orders_nothing(
             assert accepted.status_code == 202, accepted.text
             purchases.buy(accepted.get_json()["id"])
             purchase = agent.get(f"/v1/gateway/shopping/purchases/{accepted.get_json()['id']}").get_json()
-    assert (purchase["status"], len(corner.orders)) == (status, orders), purchase
+    assert (purchase["status"], len(corner.orders)) == ("completed", 1), purchase
     # 400 tokens at 0.25 dollars a million, and 100 at 2 dollars.
     assert purchase["cost_usd"] == "0.2503"
     [question] = [asked.body.decode() for asked in upstream.asked]

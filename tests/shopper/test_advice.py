@@ -76,6 +76,14 @@ def test_a_harmless_element_is_offered_with_its_role_and_the_chosen_one_is_retur
     ]
 
 
+@pytest.mark.parametrize("index", [None, 2, -1, 10**30], ids=["none", "one-too-many", "negative", "huge"])
+def test_an_answer_that_is_none_of_the_offered_elements_clicks_nothing(index: int | None) -> None:
+    other = replace(BUTTON, number=3, text="Onwards")
+    clicked, handler = ask(page(BUTTON, other), chooses=lambda _question: index)
+    assert (clicked, len(handler.questions)) == (None, 1)
+    assert [(step.action, step.text) for step in handler.steps] == [("ask_model", "")]
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -10,12 +10,19 @@ from pathlib import Path
 from playwright.sync_api import Page
 
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+# What depends on the width, and on the colours; all else is the same wherever the same elements are shown.
+_OF_WIDTH = ["target-size", "scrollable-region-focusable"]
+_OF_COLOURS = ["color-contrast"]
 PHONE, TABLET, DESKTOP = 360, 768, 1280
 _PICTURES = os.environ.get("PURSER_SCREENSHOTS")
 
 
-def assert_good(page: Page, axe: str, name: str) -> None:
-    """Check a state with axe and for horizontal scrolling: phone, tablet and desktop, light and dark."""
+def assert_good(page: Page, axe: str, name: str, *, hides_by_width: bool = False) -> None:
+    """Check a state with axe and for horizontal scrolling: phone, tablet and desktop, light and dark.
+
+    All rules are checked once, and on the desktop again where the style sheet `hides_by_width`; at each width those
+    that depend on it, and those of the colours in light and in dark.
+    """
     usual = page.viewport_size
     looks = [
         (PHONE, "light"),
@@ -26,9 +33,12 @@ def assert_good(page: Page, axe: str, name: str) -> None:
     for number, (width, scheme) in enumerate(looks):
         page.set_viewport_size({"width": width, "height": 860})
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        rules = [*_OF_WIDTH, *(_OF_COLOURS if width != TABLET else [])]
         if number == 0:
             page.evaluate(axe)
-        found = page.evaluate("rules => axe.run(document, {runOnly: rules, resultTypes: ['violations']})", RULES)
+        if number == 0 or (hides_by_width and width == DESKTOP):
+            rules = RULES
+        found = page.evaluate("rules => axe.run(document, {runOnly: rules, resultTypes: ['violations']})", rules)
         faults = [(v["id"], [node["html"] for node in v["nodes"]]) for v in found["violations"]]
         assert faults == [], (name, width, scheme, faults)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, width)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import requests
+
 from tests.support.published import make_data, make_python
 from tests.support.shops.started import HERE, started_shop
 
@@ -70,6 +72,11 @@ class PloneShop:
         return orders
 
 
+def _read_first_page(urls: dict[str, str]) -> None:
+    """Let the shop load what it loads for its first page, for which a purchase does not wait."""
+    requests.get(next(iter(urls.values())), timeout=120).raise_for_status()
+
+
 @contextmanager
 def plone_shop(language: str) -> Iterator[PloneShop]:
     """Run Plone's shop in a language until the block ends. Its site is created once per lock file and language."""
@@ -77,6 +84,7 @@ def plone_shop(language: str) -> Iterator[PloneShop]:
     site = make_data(_PLONE, "--make", language, requirements=requirements)
     python = make_python(requirements)
     with started_shop((python, "-W", "ignore", _PLONE), "--site", str(site)) as (folder, urls):
+        _read_first_page(urls)
         yield PloneShop(python, folder, urls)
 
 
@@ -85,4 +93,5 @@ def corpus_shop(name: str, *options: str) -> Iterator[CorpusShop]:
     """Run `<name>_server.py` with the requirements of `<name>.txt` until the block ends."""
     python = make_python(HERE / f"{name}.txt")
     with started_shop((python, "-W", "ignore", HERE / f"{name}_server.py"), *options) as (folder, urls):
+        _read_first_page(urls)
         yield CorpusShop(name, folder, urls)

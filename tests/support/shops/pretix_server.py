@@ -60,7 +60,9 @@ def main() -> None:
     settings.COMPRESS_ENABLED = True
     settings.COMPRESS_PRECOMPILERS = settings.COMPRESS_PRECOMPILERS_ORIGINAL
     settings.COMPRESS_ROOT = FOLDER
-    settings.COMPRESS_CACHE_BACKEND = "default"
+    # Without a cache it compiles them for each page.
+    settings.CACHES["styles"] = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+    settings.COMPRESS_CACHE_BACKEND = "styles"
     settings.DATABASES["default"] |= {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": f"{FOLDER}/shop.sqlite",
