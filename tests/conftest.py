@@ -33,6 +33,7 @@ from tests.support.collection import RareGarbageCollection, SharedCollection
 from tests.support.servers import Postgres, postgres_server, redis_server
 from tests.support.signers import SignerThread, start_signer
 from tests.support.solana import running_solana
+from tests.support.started import StartedService, started_service
 from tests.support.tiers import FIRST_TIER_PROFILE, Tier, Tiers
 
 # The duration of an example depends on the load of the machine.
@@ -197,6 +198,13 @@ def redis_url() -> Iterator[str]:
     """A Redis-compatible server for this process."""
     with redis_server() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartedService]:
+    """The service that `./run` starts, for all tests of this process: register agents of your own."""
+    with started_service(tmp_path_factory.mktemp("run")) as service:
+        yield service
 
 
 @pytest.fixture(scope="session")
