@@ -60,17 +60,8 @@ def test_typescript_is_generated_without_a_warning_compiles_strictly_and_runs(fo
     assert not [word for word in _WARNINGS if word in printed.lower()], printed
     assert _run_node(folder, "tsc", "-p", ".") == ""
     # As a module that Node loads: what is imported has no extension.
-    emitted = [
-        "--noCheck",
-        "--noEmit",
-        "false",
-        "--outDir",
-        "out",
-        "--module",
-        "commonjs",
-        "--moduleResolution",
-        "node10",
-    ]
+    emitted = ["--noCheck", "--noEmit", "false", "--outDir", "out", "--module", "commonjs"]
+    emitted += ["--moduleResolution", "node10"]
     assert _run_node(folder, "tsc", "-p", ".", *emitted) == ""
     done = json.loads(_run([newer_node(), "out/run.js", scene.service.url], folder))
     assert done.keys() == {"openapi-typescript", "openapi-ts"}
@@ -88,9 +79,7 @@ def test_python_is_generated_without_a_warning_compiles_strictly_and_runs(folder
         folder,
     )  # fmt: skip
     assert not [word for word in _WARNINGS if word in printed.lower()], printed
-    # With mypy's own cache, whose key is the content of each file.
-    cache = ["--cache-dir", bin_folder.parent / "mypy"]
-    _run([bin_folder / "mypy", "--strict", "--config-file", "mypy.ini", *cache, "generated", "use.py"], folder)
+    _run([bin_folder / "mypy", "--strict", "--config-file", "mypy.ini", "generated", "use.py"], folder)
     done = json.loads(_run([bin_folder / "python", "use.py", scene.service.url], folder))
     assert done["wallets"] == [done["registered"]]
     assert done["answered"] == 200
