@@ -37,7 +37,7 @@ _CALL = """async ([baseUrl, body, headers, secret]) => {
 def test_a_page_loads_the_package_and_calls_the_service(
     chromium: Browser, build_app: Callable[..., Flask], sqlite_url: str, tmp_path: Path
 ) -> None:
-    package = typescript_package.install(typescript_package.build(tmp_path), tmp_path / "empty")
+    package = typescript_package.install(tmp_path / "empty")
     root = package / "node_modules" / "purser-sdk"
 
     def answer(asked: Asked) -> Reply:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -14,54 +15,39 @@ from tests.support.published import run_node, run_python
 pytestmark = pytest.mark.timeout(1200)
 
 
-def check(ran: list[dict[str, Any]], *, note: str = "") -> None:
-    assert {row["package"]: row["failed"] for row in ran if row["failed"]} == {}
-    for row in ran:
+_OAUTH = " with OAuth"
+_PREVIOUS, _OLDEST = " of the previous major", " of 2025-03-26"
+# Modules of the same environment share a process: importing takes most of its time.
+_PYTHON = {
+    "mcp.txt": {"mcp_examples": "", "mcp_login_examples": _OAUTH},
+    "mcp-previous.txt": {"mcp_previous_examples": _PREVIOUS, "mcp_previous_login_examples": _PREVIOUS + _OAUTH},
+    # The first release with this transport; it speaks 2025-03-26.
+    "mcp-oldest.txt": {"mcp_previous_examples": _OLDEST, "mcp_previous_login_examples": _OLDEST + _OAUTH},
+    "llm.txt": {"google_mcp_examples": " with MCP"},
+    "mcp-fastmcp.txt": {"fastmcp_examples": ""},
+    "mcp-agents.txt": {"openai_agents_login_examples": _OAUTH, "pydantic_ai_login_examples": _OAUTH},
+    "mcp-langchain.txt": {"langchain_mcp_login_examples": _OAUTH},
+}
+_NPM = {"mcp_client_npm": "", "mcp_sdk_npm": ""}
+_NEWER_NPM = {
+    "mcp_login_npm": _OAUTH, "mcp_client_login_npm": _OAUTH, "langchain_mcp_npm": "", "mcp_inspector_npm": "",
+    "mcp_remote_npm": "",
+}  # fmt: skip
+
+
+def check(ran: list[dict[str, Any]], notes: Iterable[str]) -> None:
+    assert {row["package"] + note: row["failed"] for row, note in zip(ran, notes, strict=True) if row["failed"]} == {}
+    for row, note in zip(ran, notes, strict=True):
         compatibility.check(row["registry"], row["package"] + note, row["version"], row["examples"])
 
 
-def test_the_python_client(scene: Scene) -> None:
-    check(run_python("examples.py", scene.service.url, scene.key, "mcp_examples", requirements="mcp.txt"))
+@pytest.mark.parametrize("requirements", _PYTHON)
+def test_the_python_clients(scene: Scene, requirements: str) -> None:
+    modules = _PYTHON[requirements]
+    ran = run_python("examples.py", scene.service.url, scene.key, *modules, requirements=requirements)
+    check(ran, modules.values())
 
 
-@pytest.mark.parametrize(
-    ("requirements", "note"),
-    # The first release with this transport; it speaks 2025-03-26.
-    [("mcp-previous.txt", " of the previous major"), ("mcp-oldest.txt", " of 2025-03-26")],
-)
-def test_an_earlier_python_client(scene: Scene, requirements: str, note: str) -> None:
-    module = "mcp_previous_examples"
-    check(run_python("examples.py", scene.service.url, scene.key, module, requirements=requirements), note=note)
-
-
-def test_the_npm_clients(scene: Scene) -> None:
-    check(run_node("examples.mjs", scene.service.url, scene.key, "mcp_client_npm", "mcp_sdk_npm"))
-
-
-@pytest.mark.parametrize(
-    ("module", "requirements", "note"),
-    [
-        ("mcp_login_examples", "mcp.txt", " with OAuth"),
-        ("mcp_previous_login_examples", "mcp-previous.txt", " of the previous major with OAuth"),
-        ("mcp_previous_login_examples", "mcp-oldest.txt", " of 2025-03-26 with OAuth"),
-        ("google_mcp_examples", "llm.txt", " with MCP"),
-        ("fastmcp_examples", "mcp-fastmcp.txt", ""),
-        ("openai_agents_login_examples", "mcp-agents.txt", " with OAuth"),
-        ("pydantic_ai_login_examples", "mcp-agents.txt", " with OAuth"),
-        ("langchain_mcp_login_examples", "mcp-langchain.txt", " with OAuth"),
-    ],
-)
-def test_a_python_client(scene: Scene, module: str, requirements: str, note: str) -> None:
-    check(run_python("examples.py", scene.service.url, scene.key, module, requirements=requirements), note=note)
-
-
-@pytest.mark.parametrize(
-    ("modules", "note"),
-    [
-        (("mcp_login_npm", "mcp_client_login_npm"), " with OAuth"),
-        (("langchain_mcp_npm", "mcp_inspector_npm"), ""),
-        (("mcp_remote_npm",), ""),
-    ],
-)
-def test_an_npm_client(scene: Scene, modules: tuple[str, ...], note: str) -> None:
-    check(run_node("examples.mjs", scene.service.url, scene.key, *modules, newer=True), note=note)
+@pytest.mark.parametrize(("modules", "newer"), [(_NPM, False), (_NEWER_NPM, True)], ids=["npm", "newer Node"])
+def test_the_npm_clients(scene: Scene, modules: dict[str, str], *, newer: bool) -> None:
+    check(run_node("examples.mjs", scene.service.url, scene.key, *modules, newer=newer), modules.values())

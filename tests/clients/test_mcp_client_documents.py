@@ -81,5 +81,5 @@ def test_the_python_client_is_known_by_its_document(
     with web_service(own_sqlite_url, settings, workers=1, threads=20) as service:
         key = service.register()["apiKey"]
         ran = run_python("examples.py", service.url, key, "mcp_document_examples", requirements="mcp.txt")
-        check(ran, note=" with a client metadata document")
+        check(ran, [" with a client metadata document"])
     assert set(host.asked) == {"/oauth/client.json"}

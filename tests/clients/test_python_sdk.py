@@ -8,7 +8,6 @@ import re
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import pytest
 from purser import Purser
 from tests.support import python_package
 from tests.support.published import PROGRAMS, environment, run_python
-from tests.support.started import StartedService, started_service
+from tests.support.started import StartedService
 from tests.support.upstreams import Exchange, misbehaving_upstream
 
 pytestmark = [pytest.mark.chain, pytest.mark.redis, pytest.mark.timeout(1200)]
@@ -28,20 +27,9 @@ _SECONDS = 180
 
 
 @pytest.fixture(scope="module")
-def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartedService]:
-    with started_service(tmp_path_factory.mktemp("run")) as service:
-        yield service
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return python_package.build(tmp_path_factory.mktemp("dist"))
-
-
-@pytest.fixture(scope="module")
-def programs(built: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def programs() -> Path:
     """The programs of an environment that has the wheel and nothing else."""
-    return python_package.install(built[-1], tmp_path_factory.mktemp("wheel") / "env", extras="[openai]")
+    return python_package.installed()
 
 
 @dataclass(frozen=True)
@@ -90,7 +78,8 @@ def python(programs: Path, *arguments: str) -> str:
     return ran.stdout
 
 
-def test_sdist_and_wheel_install_alone(built: list[Path], tmp_path: Path) -> None:
+def test_sdist_and_wheel_install_alone(tmp_path: Path) -> None:
+    built = python_package.built()
     assert [path.name.rpartition("-")[0].split("-")[0] for path in built] == ["purser_sdk", "purser_sdk"]
     for number, package in enumerate(built):
         found = python_package.install(package, tmp_path / str(number))
@@ -122,10 +111,10 @@ def test_both_clients_walk_the_tutorial(programs: Path, started: StartedService,
     }  # fmt: skip
 
 
-def test_a_type_checker_reads_the_installed_package(programs: Path, tmp_path: Path) -> None:
+def test_a_type_checker_reads_the_installed_package(programs: Path) -> None:
     program = str(PROGRAMS / "python_sdk_types.py")
     command = [
-        sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", str(tmp_path),
+        sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", str(programs.parent / "mypy"),
         "--python-executable", str(programs / "python"), program,
     ]  # fmt: skip
     ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_SECONDS)

@@ -8,8 +8,8 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,11 +20,11 @@ from flask.testing import FlaskClient
 from app.adapters.evm.contracts.deployments import DEPLOYMENTS
 from app.core.chains import ChainName
 from app.web.reference import Reference
-from tests.docs.conftest import StartedService, started  # noqa: F401 - a fixture
 from tests.support import typescript_package
 from tests.support.published import PROGRAMS, make_node
 from tests.support.samples import samples_of
 from tests.support.sellers import PAYEE
+from tests.support.started import StartedService
 from tests.support.typescript_package import GENERATED, SOURCES, run
 from tests.support.upstreams import Exchange, MisbehavingUpstream, misbehaving_upstream
 
@@ -36,22 +36,17 @@ _MODEL = "This is the sandbox's model. You said: hello"
 
 
 @pytest.fixture(scope="module")
-def tarball(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return typescript_package.build(tmp_path_factory.mktemp("pack"))
-
-
-@pytest.fixture(scope="module")
-def installed(tarball: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with nothing but the package, and these programs."""
-    folder = typescript_package.install(tarball, tmp_path_factory.mktemp("install") / "empty")
+    folder = typescript_package.install(tmp_path_factory.mktemp("install") / "empty")
     for program in _PROGRAMS.iterdir():
         shutil.copy(program, folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def with_openai(tarball: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = typescript_package.install(tarball, tmp_path_factory.mktemp("install") / "openai")
+def with_openai(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = typescript_package.install(tmp_path_factory.mktemp("install") / "openai")
     for program in _PROGRAMS.iterdir():
         shutil.copy(program, folder)
     (folder / "node_modules" / "openai").symlink_to(make_node(PROGRAMS) / "node_modules" / "openai")
@@ -81,22 +76,27 @@ def test_at_most_350_lines_are_written_by_hand() -> None:
     assert len(lines) <= 350
 
 
-def test_the_package_has_its_code_and_no_dependency(tarball: Path, installed: Path) -> None:
+def test_the_package_has_its_code_and_no_dependency(installed: Path) -> None:
+    tarball = typescript_package.built()
     listed = run(installed, "tar", "-tzf", str(tarball)).split()
     assert {"package/package.json", "package/README.md", "package/LICENSE", "package/dist/index.js"} <= set(listed)
     assert all(name.startswith("package/dist/") or name.count("/") == 1 for name in listed)
     assert [path.name for path in (installed / "node_modules").iterdir() if path.is_dir()] == ["purser-sdk"]
 
 
-@pytest.mark.parametrize("library", ["alone", "with openai"])
-def test_a_strict_consumer_compiles(installed: Path, with_openai: Path, library: str) -> None:
-    folder = installed if library == "alone" else with_openai
+def compile_strictly(folder: Path, *programs: str) -> None:
     tsc = make_node(SOURCES) / "node_modules" / ".bin" / "tsc"
     options = ["--strict", "--noEmit", "--target", "es2022", "--module", "nodenext", "--moduleResolution", "nodenext"]
-    run(folder, str(tsc), *options, "consumer.ts")
+    run(folder, str(tsc), *options, *programs)
 
 
-def test_the_samples_of_the_reference_compile(installed: Path, app: Flask, client: FlaskClient) -> None:
+def test_a_strict_consumer_with_openai_compiles(with_openai: Path) -> None:
+    compile_strictly(with_openai, "consumer.ts")
+
+
+def test_a_strict_consumer_and_the_samples_of_the_reference_compile(
+    installed: Path, app: Flask, client: FlaskClient
+) -> None:
     folder = installed / "samples"
     folder.mkdir()
     # Of Node's types, the samples need one function.
@@ -105,9 +105,7 @@ def test_the_samples_of_the_reference_compile(installed: Path, app: Flask, clien
     )
     for each in app.state.part(Reference).operations.values():
         (folder / f"{each.id}.mts").write_text(samples_of(client, each)["typescript"])
-    tsc = make_node(SOURCES) / "node_modules" / ".bin" / "tsc"
-    options = ["--strict", "--noEmit", "--target", "es2022", "--module", "nodenext", "--moduleResolution", "nodenext"]
-    run(folder, str(tsc), *options, *sorted(path.name for path in folder.iterdir()))
+    compile_strictly(installed, "consumer.ts", *sorted(f"samples/{path.name}" for path in folder.iterdir()))
 
 
 def _forward(exchange: Exchange, url: str) -> tuple[bytes, int]:
@@ -123,9 +121,7 @@ def _forward(exchange: Exchange, url: str) -> tuple[bytes, int]:
 @pytest.mark.chain
 @pytest.mark.redis
 def test_the_package_walks_the_tutorial(
-    with_openai: Path,
-    started: StartedService,  # noqa: F811
-    upstream: MisbehavingUpstream,
+    with_openai: Path, started: StartedService, upstream: MisbehavingUpstream
 ) -> None:
     faults = ["lost", "busy", "answered", "answered"]
 
@@ -169,7 +165,8 @@ def test_the_package_walks_the_tutorial(
 
 _CALLS = """
 import { Purser } from "purser-sdk";
-const purser = new Purser({ baseUrl: process.argv[2], apiKey: "ak_x", walletId: "w", timeout: 2000, maxRetries: 2 });
+const options = { apiKey: "ak_x", walletId: "w", timeout: 20000, maxRetries: 2 };
+const client = (number, others) => new Purser({ baseUrl: process.argv[2 + number], ...options, ...others });
 const refused = ({ name, code, status, idempotencyKey }) => [name, code, status, Boolean(idempotencyKey)];
 const show = (promise) => promise.then(() => "returned", refused);
 """
@@ -183,35 +180,41 @@ _LIMITED = (429, {"code": "RATE_LIMITED", "error": "slower"}, "1")
 _LONG = (429, {"code": "RATE_LIMITED", "error": "slower"}, "3600")
 
 
-@pytest.mark.parametrize(
-    ("call", "answers", "result", "requests"),
-    [
-        (_TRANSFER, [None, _BUSY, None], ["ConnectionFailed", "CONNECTION_FAILED", 0, True], 3),
-        (_TRANSFER, [None, _RUNNING, _RUNNING, _RUNNING], "returned", 5),
-        (_TRANSFER, [_UNKNOWN, _LATER], "returned", 3),
-        (_TRANSFER, [_OTHER], ["Conflict", "IDEMPOTENCY_CONFLICT", 409, True], 1),
-        (_TRANSFER, [_LONG], ["RateLimited", "RATE_LIMITED", 429, True], 1),
-        ("purser.getBalances()", [None, _LIMITED], "returned", 3),
-        ("purser.register({})", [None], ["ConnectionFailed", "CONNECTION_FAILED", 0, False], 1),
-        ("purser.register({})", [_UNKNOWN], ["ServerError", "OVERLOADED", 503, False], 1),
-        ("purser.createGatewayKey({})", [_BUSY, _LIMITED], "returned", 3),
-        ("purser.deleteWallet({ wallet_id: 'w' })", [None], ["ConnectionFailed", "CONNECTION_FAILED", 0, False], 1),
-        ("purser.callPerpdex({ action: 'status' })", [_LATER], ["ServerError", "PRICE_UNAVAILABLE", 503, False], 1),
-        (
-            "purser.forwardPost({ provider: 'openai', path: 'x' })", [None],
-            ["ConnectionFailed", "CONNECTION_FAILED", 0, False], 1,
-        ),
-        ("purser.proxyGet({ service_id: 's', path: 'a/b' })", [_BUSY], "returned", 1),
-    ],
-)  # fmt: skip
-def test_a_call_is_repeated_only_where_that_has_no_second_effect(
-    installed: Path,
-    upstream: MisbehavingUpstream,
-    call: str,
-    answers: list[tuple[int, dict[str, object], str | None] | None],
-    result: object,
-    requests: int,
-) -> None:
+Answer = tuple[int, dict[str, object], str | None] | None
+_REPEATED: list[tuple[str, list[Answer], object, int]] = [
+    (_TRANSFER, [None, _BUSY, None], ["ConnectionFailed", "CONNECTION_FAILED", 0, True], 3),
+    (_TRANSFER, [None, _RUNNING, _RUNNING, _RUNNING], "returned", 5),
+    (_TRANSFER, [_UNKNOWN, _LATER], "returned", 3),
+    (_TRANSFER, [_OTHER], ["Conflict", "IDEMPOTENCY_CONFLICT", 409, True], 1),
+    (_TRANSFER, [_LONG], ["RateLimited", "RATE_LIMITED", 429, True], 1),
+    ("purser.getBalances()", [None, _LIMITED], "returned", 3),
+    ("purser.register({})", [None], ["ConnectionFailed", "CONNECTION_FAILED", 0, False], 1),
+    ("purser.register({})", [_UNKNOWN], ["ServerError", "OVERLOADED", 503, False], 1),
+    ("purser.createGatewayKey({})", [_BUSY, _LIMITED], "returned", 3),
+    ("purser.deleteWallet({ wallet_id: 'w' })", [None], ["ConnectionFailed", "CONNECTION_FAILED", 0, False], 1),
+    ("purser.callPerpdex({ action: 'status' })", [_LATER], ["ServerError", "PRICE_UNAVAILABLE", 503, False], 1),
+    (
+        "purser.forwardPost({ provider: 'openai', path: 'x' })", [None],
+        ["ConnectionFailed", "CONNECTION_FAILED", 0, False], 1,
+    ),
+    ("purser.proxyGet({ service_id: 's', path: 'a/b' })", [_BUSY], "returned", 1),
+]  # fmt: skip
+"""Calls, what they are answered before it works (None is a lost connection), what they return, and their requests."""
+
+
+def test_a_call_is_repeated_only_where_that_has_no_second_effect(installed: Path) -> None:
+    with ExitStack() as stack:
+        upstreams = [stack.enter_context(misbehaving_upstream(answering(each[1]))) for each in _REPEATED]
+        shown = ",\n".join(f"show(((purser) => {each[0]})(client({number})))" for number, each in enumerate(_REPEATED))
+        (installed / "calls.mjs").write_text(f"{_CALLS}console.log(JSON.stringify(await Promise.all([\n{shown}\n])));")
+        results = json.loads(run(installed, "node", "calls.mjs", *(each.url for each in upstreams)))
+    for (call, answers, result, requests), found, upstream in zip(_REPEATED, results, upstreams, strict=True):
+        assert (found, len(upstream.asked)) == (result, requests), (call, answers)
+        assert len(Counter(asked.header("idempotency-key") for asked in upstream.asked)) == 1, (call, answers)
+        assert {asked.header("x-api-key") for asked in upstream.asked} == {"ak_x"}, (call, answers)
+
+
+def answering(answers: list[Answer]) -> Callable[[Exchange], None]:
     remaining = list(answers)
 
     def behave(exchange: Exchange) -> None:
@@ -222,14 +225,7 @@ def test_a_call_is_repeated_only_where_that_has_no_second_effect(
             status, body, seconds = answer
             exchange.json(body, status, *([("Retry-After", seconds)] if seconds else []))
 
-    upstream.behave = behave
-    program = f"{_CALLS}console.log(JSON.stringify(await show({call})));"
-    (installed / "call.mjs").write_text(program)
-    ran = run(installed, "node", "call.mjs", upstream.url)
-    assert json.loads(ran) == result
-    assert len(upstream.asked) == requests
-    assert len(Counter(asked.header("idempotency-key") for asked in upstream.asked)) == 1
-    assert {asked.header("x-api-key") for asked in upstream.asked} == {"ak_x"}
+    return behave
 
 
 def test_a_fetch_that_is_repeated_after_no_answer_is_the_same_purchase(
@@ -248,10 +244,9 @@ def test_a_fetch_that_is_repeated_after_no_answer_is_the_same_purchase(
 
     upstream.behave = behave
     program = f"""{_CALLS}
-    const options = {{ apiKey: "ak_x", walletId: "w", maxRetries: 0, maxAmountUsd: 1 }};
-    const client = new Purser({{ baseUrl: process.argv[2], ...options }});
+    const purser = client(0, {{ maxRetries: 0, maxAmountUsd: 1 }});
     const asked = (retry) => ({{ method: "POST", body: "b", headers: {{ "X-Retry": retry }} }});
-    const get = (retry) => client.fetch("https://shop.example/a", asked(retry));
+    const get = (retry) => purser.fetch("https://shop.example/a", asked(retry));
     const first = await show(get("0"));
     console.log(JSON.stringify([first, await (await get("1")).text(), await (await get("2")).text()]));"""
     (installed / "repeated.mjs").write_text(program)

@@ -378,7 +378,7 @@ def test_both_packages_of_this_service_verify_offers_and_receipts_of_x402(
     offer = required["extensions"]["offer-receipt"]["info"]["offers"][0]["signature"]
     receipt = settled["extensions"]["offer-receipt"]["info"]["receipt"]["signature"]
     forged = ".".join([*receipt.split(".")[:2], offer.split(".")[2]])
-    url, folder = mainnet.service.url, typescript_package.install(typescript_package.build(tmp_path), tmp_path / "user")
+    url, folder = mainnet.service.url, typescript_package.install(tmp_path / "user")
     ran = typescript_package.run(
         folder, "node", "--input-type=module", "--eval", _VERIFYING, "--", url, bought.keys, offer, receipt, forged
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from app.core.chains import ChainName
 from solana_node import SolanaNode
 from tests.support import compatibility
 from tests.support.agents import register
-from tests.support.published import make_python, run_python
+from tests.support.published import answering_python
 from tests.support.sellers import CENT, ScriptedSeller
 from tests.support.solana import CappedClock, fund_solana
 from tests.support.solana_sellers import MAINNET, SolanaSeller, solana_seller
@@ -26,18 +26,22 @@ pytestmark = [pytest.mark.chain, pytest.mark.timeout(1200)]
 _SLOT_MS, _MOST_SECONDS = 400, 3.2
 
 
+@pytest.fixture(scope="module")
+def facilitator() -> Iterator[Callable[..., Any]]:
+    with answering_python("solana_facilitator.py", requirements="x402-solana.txt") as ask:
+        yield ask
+
+
 @pytest.mark.parametrize(("version", "memo"), [(2, None), (2, "order 5"), (1, None)])
 def test_the_python_facilitator_settles_a_payment_on_solana(
-    build_app: Callable[..., Flask], sqlite_url: str, version: int, memo: str | None
+    build_app: Callable[..., Flask], sqlite_url: str, facilitator: Callable[..., Any], version: int, memo: str | None
 ) -> None:
-    # A seller has a minute to answer.
-    make_python("x402-solana.txt")
     results: list[Mapping[str, Any]] = []
 
     def settle(shop: ScriptedSeller, exchange: Exchange, _payment: Mapping[str, Any]) -> None:
         assert isinstance(shop, SolanaSeller)
         arguments = (str(shop.sponsor), shop.cluster.url, shop.headers[-1], json.dumps(shop.offer()))
-        results.append(run_python("solana_facilitator.py", *arguments, requirements="x402-solana.txt"))
+        results.append(facilitator(*arguments))
         exchange.json({"report": "sunny"})
 
     with (

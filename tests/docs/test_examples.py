@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.servers import free_port
-from tests.support.started import StartedService
+from tests.support.started import StartedService, started_service
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.chain, pytest.mark.redis, pytest.mark.timeout(420)]
@@ -64,6 +65,13 @@ class Service:
 def _replace_all(text: str, replacements: dict[str, str]) -> str:
     """Replace in one pass: a free port may contain the digits of another one."""
     return re.sub("|".join(map(re.escape, replacements)), lambda match: replacements[match[0]], text)
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[StartedService]:
+    """A new service, whose output is compared."""
+    with started_service(tmp_path) as service:
+        yield service
 
 
 @pytest.fixture

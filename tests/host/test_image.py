@@ -33,7 +33,8 @@ def image(tmp_path: Path) -> Iterator[Path]:
         if not line.startswith("!"):
             continue
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+            # With the bytecode, which the image has, too.
+            shutil.copytree(ROOT / name, folder / name)
         else:
             shutil.copy(ROOT / name, folder / name)
     (folder / "var").mkdir()

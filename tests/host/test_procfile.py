@@ -6,7 +6,6 @@ import http.client
 import json
 import shutil
 import signal
-import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -30,7 +29,9 @@ from tests.support.hosts import (
     Router,
     Web,
     as_hosts_write_it,
+    command_of,
     environment_of,
+    start_program,
 )
 from tests.support.loopback_http import unused_url
 from tests.support.servers import Postgres, free_port
@@ -67,6 +68,7 @@ def host(
 
 
 def test_every_process_starts_after_the_release_and_the_doctor_finds_no_fault(host: Host, empty_database: str) -> None:
+    host.is_executed = True
     host.environment["DATABASE_URL"] = as_hosts_write_it(empty_database)
     host.release()
     web = host.web()
@@ -78,20 +80,15 @@ def test_every_process_starts_after_the_release_and_the_doctor_finds_no_fault(ho
         return all(state == "ok" for state in checks.values())
 
     wait_until(is_well, START_SECONDS, what="workers to be alive")
-    doctor = subprocess.run(
-        ["flask", "--app", "wsgi", "doctor"],
-        cwd=ROOT,
-        env=host.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "ok    database" in doctor.stdout
-    assert "ok    workers" in doctor.stdout
+    log = host.folder / "doctor.txt"
+    doctor = start_program([*command_of("release")[:-2], "doctor"], host.environment, log)
+    status, found = doctor.wait(START_SECONDS), log.read_text()
+    assert "ok    database" in found
+    assert "ok    workers" in found
     # There is a node for Base only.
-    failed = [line.split(":")[0] for line in doctor.stdout.splitlines() if line.startswith("FAIL")]
-    assert failed == ["FAIL  ethereum", "FAIL  solana"], doctor.stdout
-    assert doctor.returncode == 1
+    failed = [line.split(":")[0] for line in found.splitlines() if line.startswith("FAIL")]
+    assert failed == ["FAIL  ethereum", "FAIL  solana"], found
+    assert status == 1
     assert web.terminate() == 0
     # Those of the file of audit heads are no log.
     lines = [json.loads(line) for line in host.logs().splitlines() if not line.startswith("head ")]
@@ -244,9 +241,9 @@ class Load:
     def going_on(self) -> Iterator[None]:
         busy, resting = KeptConnection(self.router), KeptConnection(self.router)
         people: dict[str, tuple[Callable[[], tuple[int, Any]], float]] = {
-            "new connections": (self.get, 0.01),
-            "another": (self.get, 0.01),
-            "kept-alive connection": (lambda: busy.ask("/v1/balance", self.key), 0.01),
+            "new connections": (self.get, 0.03),
+            "another": (self.get, 0.03),
+            "kept-alive connection": (lambda: busy.ask("/v1/balance", self.key), 0.03),
             "idle kept-alive connection": (lambda: resting.ask("/v1/balance", self.key), 2.5),
             "upstream calls": (self.call, 0),
             "more upstream calls": (self.call, 0.3),

@@ -5,6 +5,8 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -71,47 +73,39 @@ def test_an_environment_is_created_once_and_again_when_interrupted_moved_or_outd
     assert "Creating .venv" not in changed.stdout
 
     (work_tree / ".venv" / "unfinished").touch()
-    assert "Creating .venv" in _bootstrap(work_tree, environment.RUNTIME_LOCK).stdout
+    _creates_for_a_user_without_a_home(work_tree, "/nonexistent")
+    shutil.rmtree(work_tree / "var")
 
     moved = work_tree.with_name("moved")
     work_tree.rename(moved)
-    assert "Creating .venv" in _bootstrap(moved, environment.RUNTIME_LOCK).stdout
+    _creates_for_a_user_without_a_home(moved, "")
 
 
-def test_the_installation_compiles_what_the_service_imports_whatever_the_environment_says(work_tree: Path) -> None:
+def _creates_for_a_user_without_a_home(work_tree: Path, home: str) -> None:
+    """Create the environment; downloads are kept in the work tree."""
+    created = _bootstrap(work_tree, environment.RUNTIME_LOCK, HOME=home)
+    assert created.returncode == 0
+    assert "Creating .venv" in created.stdout
+    assert "cache" not in created.stdout + created.stderr
+    assert (work_tree / "var" / "home").is_dir()
+
+
+def test_two_concurrent_starts_install_once_and_compile_what_the_service_imports(work_tree: Path) -> None:
     (work_tree / "app").mkdir()
     (work_tree / "app" / "factory.py").write_text("import dependency\n")
     (work_tree / "dependency.py").write_text("")
     separate = work_tree / "bytecode"
     for folder, settings in ((work_tree, {}), (separate, {"PYTHONPYCACHEPREFIX": str(separate)})):
-        installed = _bootstrap(work_tree, environment.RUNTIME_LOCK, PYTHONDONTWRITEBYTECODE="1", **settings)
-        assert (installed.returncode, installed.stderr) == (0, "")
+        start = partial(_bootstrap, work_tree, environment.RUNTIME_LOCK, PYTHONDONTWRITEBYTECODE="1", **settings)
+        with ThreadPoolExecutor() as threads:
+            both = [each.result() for each in [threads.submit(start) for _ in range(2)]]
+        assert [(each.returncode, each.stderr) for each in both] == [(0, ""), (0, "")]
+        printed = "".join(each.stdout for each in both)
+        assert (printed.count("Creating .venv"), printed.count("Installing")) == (int(folder == work_tree), 1)
         compiled = {path.name.split(".")[0] for path in folder.rglob("*.pyc")}
         assert {"factory", "dependency"} <= compiled
         shutil.rmtree(work_tree / "app" / "__pycache__", ignore_errors=True)
         (work_tree / environment.RUNTIME_LOCK).write_text("# something else\n")
-
-
-def test_two_concurrent_starts_install_once(work_tree: Path) -> None:
-    command = ["sh", "launcher/bootstrap.sh", environment.RUNTIME_LOCK]
-    both = [
-        subprocess.Popen(
-            command, cwd=work_tree, stdout=subprocess.PIPE, text=True, env={**os.environ, "PIP_NO_INDEX": "1"}
-        )
-        for _ in range(2)
-    ]
-    outputs = [process.communicate(timeout=100)[0] for process in both]
-    assert [process.returncode for process in both] == [0, 0]
-    assert "".join(outputs).count("Creating .venv") == 1
-
-
-def test_a_user_without_a_home_keeps_downloads_in_the_work_tree(work_tree: Path) -> None:
-    for home in ("/nonexistent", ""):
-        answer = _bootstrap(work_tree, environment.RUNTIME_LOCK, HOME=home)
-        assert answer.returncode == 0
-        assert "cache" not in answer.stdout + answer.stderr
-        assert (work_tree / "var" / "home").is_dir()
-        shutil.rmtree(work_tree / ".venv")
 
 
 def test_a_folder_that_cannot_be_written_is_named_in_one_line(work_tree: Path) -> None:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 import requests
 from eth_account import Account
 
@@ -102,7 +101,7 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-def test_payments_survive_a_stop_and_a_second_sandbox_and_no_process_is_left(tmp_path: Path) -> None:
+def test_payments_survive_a_stop_a_kill_and_a_second_sandbox_and_no_process_is_left(tmp_path: Path) -> None:
     address = Account.create().address
     owner = "4fYNw3dojWmQ4dXtSGE9epjRGy9pFSx62YypT7avPYvA"
     orders = [
@@ -125,6 +124,15 @@ def test_payments_survive_a_stop_and_a_second_sandbox_and_no_process_is_left(tmp
         assert int(again.rpc("ethereum", "eth_getBalance", address, "latest"), 16) == 10**18
         assert int(again.rpc("base", "eth_getBalance", address, "latest"), 16) == 2 * 10**18
         wait_until(lambda: again.rpc("solana", "getBalance", owner)["value"] == 3 * 10**9, 30)
+        if sys.platform != "linux":
+            return  # only there a child ends with its parent
+        children = again.children()
+        again.process.kill()
+        again.process.wait()
+        wait_until(lambda: not any(alive(child) for child in children))
+    with sandbox(tmp_path / "state") as last:
+        assert int(last.rpc("base", "eth_chainId"), 16) == 908453
+        assert [last.pay(reference=order["chain"], **order)["tx_hash"] for order in orders] == hashes
 
 
 def deposit_to_base(running: Running, wei: int) -> None:
@@ -162,17 +170,6 @@ def test_a_killed_child_is_restarted_with_its_chain_and_its_deposits(tmp_path: P
         running.pay(reference="a", chain="base", address=address, currency="ETH", amount="1")
         assert int(running.rpc("base", "eth_getBalance", address, "latest"), 16) == 2 * 10**18
         deposit_to_base(running, 10**16)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a child die with its parent")
-def test_a_killed_sandbox_leaves_no_process_and_starts_again(tmp_path: Path) -> None:
-    with sandbox(tmp_path / "state") as running:
-        children = running.children()
-        running.process.kill()
-        running.process.wait()
-        wait_until(lambda: not any(alive(child) for child in children))
-    with sandbox(tmp_path / "state") as again:
-        assert int(again.rpc("base", "eth_chainId"), 16) == 908453
 
 
 def test_a_taken_port_is_named_with_the_option_that_changes_it(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from tests.support.chains import evm_chain, running_node
 from tests.support.servers import Postgres, postgres_server, redis_server
 from tests.support.signers import SignerThread, start_signer
 from tests.support.solana import running_solana
+from tests.support.started import StartedService, started_service
 
 _LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")  # noqa: S104 - compared, not bound
 
@@ -173,6 +174,13 @@ def redis_url() -> Iterator[str]:
     """A Redis-compatible server for this process."""
     with redis_server() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartedService]:
+    """The service that `./run` starts, for all tests of this process: register agents of your own."""
+    with started_service(tmp_path_factory.mktemp("run")) as service:
+        yield service
 
 
 @pytest.fixture(scope="session")

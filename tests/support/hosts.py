@@ -10,17 +10,20 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+from launcher import forks
 from tests.support.applications import key_of
+from tests.support.program_forks import ForkedProgram
 from tests.support.servers import _tie_to_the_tests, free_port
 from tests.support.waiting import wait_until
 
+Process = subprocess.Popen[bytes] | ForkedProgram
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 90.0
 
@@ -36,6 +39,21 @@ def command_of(kind: str, *, application: str = "wsgi:app") -> list[str]:
     return [str(Path(sys.executable).parent / program), *arguments]
 
 
+def start_program(
+    command: Sequence[str], environment: Mapping[str, str], log: Path, *, is_executed: bool = False
+) -> Process:
+    """Start a program of this environment that writes to a log, in a fork if it need not be executed."""
+    log.touch()
+    # An interpreter reads the path of modules when it starts.
+    if forks.CAN_FORK and not is_executed and "PYTHONPATH" not in environment:
+        return ForkedProgram(command, environment, ROOT, log)
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [*_tie_to_the_tests(), *command], cwd=ROOT, env=dict(environment), stdin=subprocess.DEVNULL,
+            stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+
+
 @dataclass
 class Host:
     """A host with the configuration of one application, which starts processes of the Procfile."""
@@ -44,25 +62,25 @@ class Host:
     folder: Path
     stack: ExitStack
     application: str = "wsgi:app"
+    is_executed: bool = False
+    """Whether its programs are executed; otherwise they run in forks of a process that has imported the service."""
 
     def __post_init__(self) -> None:
         # The file of the work tree has the heads of other tests' databases.
         self.environment["AUDIT_WITNESS_FILE"] = str(self.folder / "audit-heads.log")
 
     def release(self, *more: str) -> None:
-        done = subprocess.run(
-            [*command_of("release"), *more], cwd=ROOT, env=self.environment, capture_output=True, check=False
+        log = self.folder / "release.txt"
+        assert self._run([*command_of("release"), *more], self.environment, log).wait(START_SECONDS) == 0, (
+            log.read_text()
         )
-        assert done.returncode == 0, done.stdout + done.stderr
 
-    def start(self, kind: str, **more: str) -> subprocess.Popen[bytes]:
-        name = f"{kind}-{more.get('PORT') or free_port()}.log"
-        log = self.stack.enter_context((self.folder / name).open("wb"))
-        command = [*_tie_to_the_tests(), *command_of(kind, application=self.application)]
-        process = subprocess.Popen(
-            command, cwd=ROOT, env={**self.environment, **more},
-            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+    def start(self, kind: str, **more: str) -> Process:
+        log = self.folder / f"{kind}-{more.get('PORT') or free_port()}.log"
+        return self._run(command_of(kind, application=self.application), {**self.environment, **more}, log)
+
+    def _run(self, command: list[str], environment: dict[str, str], log: Path) -> Process:
+        process = start_program(command, environment, log, is_executed=self.is_executed)
         self.stack.callback(_end, process)
         return process
 
@@ -87,7 +105,7 @@ class Web:
     """A web process and its port."""
 
     port: int
-    process: subprocess.Popen[bytes]
+    process: Process
     log: Path
 
     def is_up(self) -> bool:
@@ -195,7 +213,7 @@ def asked(
     return answer.status, json.loads(answer.read())
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: Process) -> None:
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

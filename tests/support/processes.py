@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any, TypeVar
@@ -51,6 +50,7 @@ from tests.support.applications import RecordingQueue, bridges_on, make_app, set
 from tests.support.chains import CONFIRMATIONS
 from tests.support.faults import FaultyBridge, FaultyChain, FaultyExchange, When, kill
 from tests.support.payments import facilitator_of
+from tests.support.program_forks import fork_server
 from tests.support.servers import _tie_to_the_tests
 
 SCENARIO_SECONDS = 100.0
@@ -292,7 +292,7 @@ def run(service: Service, scenario: Scenario, point: Point | None = None, *, at:
     Raises: AssertionError when the process ended neither with its scenario nor at its point.
     """
     receiver, sender = multiprocessing.Pipe(duplex=False)
-    child = _context().Process(target=_live, args=(service, scenario, point, at, sender), daemon=True)
+    child = fork_server().Process(target=_live, args=(service, scenario, point, at, sender), daemon=True)
     child.start()
     sender.close()
     try:
@@ -309,17 +309,10 @@ def run(service: Service, scenario: Scenario, point: Point | None = None, *, at:
     return End(killed, answer, tuple(passed))
 
 
-def _context() -> ForkServerContext:
-    """Return the context of a fork server that has imported the service."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "tests.support.warm"])
-    return context
-
-
 def _live(service: Service, scenario: Scenario, point: Point | None, at: datetime | None, answer: Connection) -> None:
     wire = Tripwire(point)
     app = service.app(wire)
-    with app.app_context(), time_machine.travel(at, tick=True) if at else nullcontext():
+    with app.appfork_server(), time_machine.travel(at, tick=True) if at else nullcontext():
         # Once per process, and not part of any scenario.
         custody.assert_network()
         # The database driver cannot be interrupted, so these two surround the commit.
@@ -371,7 +364,7 @@ def crowd(app: Flask, requests: Sequence[Asked], start: Barrier | None = None) -
 
 def crowds(service: Service, *shares: Sequence[Asked]) -> list[tuple[int, Any]]:
     """Run one process per share of requests concurrently; return all responses."""
-    start = _context().Barrier(len(shares))
+    start = fork_server().Barrier(len(shares))
     with ThreadPoolExecutor(len(shares)) as threads:
         ends = list(threads.map(lambda share: run(service, partial(crowd, requests=share, start=start)), shares))
     return [answer for end in ends for answer in end.answer]

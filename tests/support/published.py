@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from sandbox.cache import Cache, write_atomically
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "clients" / "published"
 _MAKING_SECONDS = 900
+_GENERATED = {"__pycache__", "dist", "node_modules"}
 _RUNNING_SECONDS = 300
 # Not with `--prefix`, which also changes where npm reads its settings, such as a mirror.
 _INSTALL_NODE = "npm ci --ignore-scripts --no-audit --no-fund --loglevel=error"
@@ -62,6 +63,23 @@ def make_data(program: Path, *options: str, requirements: Path) -> Path:
     folder = _folder(requirements, salt=f"{program.read_text()} {options}")
     command = [str(make_python(requirements)), "-W", "ignore", str(program), str(folder), *options]
     _made(folder, ["mkdir", "-p", str(folder)], command)
+    return folder
+
+
+def make_once(name: str, sources: Iterable[Path], fill: Callable[[Path], None]) -> Path:
+    """Return a folder that a function filled once for these files and the files in these folders."""
+    digest = hashlib.sha256(sys.version.encode())
+    for source in sources:
+        for file in [source] if source.is_file() else sorted(source.rglob("*")):
+            if file.is_file() and not _GENERATED.intersection(file.parts):
+                digest.update(f"{file.relative_to(source.parent)} {file.stat().st_size}\n".encode() + file.read_bytes())
+    folder = Cache().root / "clients" / f"{name}-{digest.hexdigest()[:16]}"
+    with Cache().locked(name):
+        if not (folder / "ready").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            fill(folder)
+            (folder / "ready").touch()
     return folder
 
 
@@ -117,6 +135,32 @@ def serve_python(program: str, *arguments: str, requirements: str) -> Iterator[A
     """Run one of the programs as a server, and yield the line that it prints when it listens."""
     with _serving([str(_python(PROGRAMS / requirements)), str(PROGRAMS / program), *arguments]) as started:
         yield started
+
+
+@contextmanager
+def answering_python(program: str, *, requirements: str) -> Iterator[Callable[..., Any]]:
+    """Run one of the programs, which answers each line of arguments with a line; yield the function that asks it."""
+    command = [str(_python(PROGRAMS / requirements)), str(PROGRAMS / program)]
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(
+            command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        asking, answers = process.stdin, process.stdout
+
+        def ask(*arguments: str) -> Any:
+            asking.write(json.dumps(arguments) + "\n")
+            asking.flush()
+            line = answers.readline()
+            errors.seek(0)
+            assert line, errors.read()
+            return json.loads(line)
+
+        yield ask
+        asking.close()
 
 
 @contextmanager

@@ -7,17 +7,33 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.published import PROGRAMS, environment
+from tests.support.published import PROGRAMS, environment, make_once
 
 SOURCES = Path(__file__).resolve().parents[2] / "clients" / "python"
 _SECONDS = 300
+_LOCKS = [PROGRAMS / "python-sdk-build.txt", PROGRAMS / "python-sdk.txt"]
 
 
-def build(folder: Path) -> list[Path]:
-    """Return the sdist and the wheel that is built from it."""
+def built() -> list[Path]:
+    """Return the sdist and the wheel that is built from it, built once for these sources."""
+    folder = make_once("python-sdk-dist", [SOURCES, *_LOCKS], _build)
+    return sorted([*folder.glob("*.tar.gz"), *folder.glob("*.whl")])
+
+
+def installed() -> Path:
+    """Return the programs of an environment that has the wheel with OpenAI's package, and nothing else."""
+    wheel = built()[-1]
+    folder = make_once("python-sdk-env", [SOURCES, *_LOCKS], lambda folder: _install_with_openai(wheel, folder))
+    return folder / "env" / "bin"
+
+
+def _install_with_openai(wheel: Path, folder: Path) -> None:
+    install(wheel, folder / "env", extras="[openai]")
+
+
+def _build(folder: Path) -> None:
     pinned = ["--build-constraints", str(PROGRAMS / "python-sdk-build.txt"), "--require-hashes"]
     _run(["uv", "build", "--quiet", *pinned, "--out-dir", str(folder), str(SOURCES)])
-    return sorted([*folder.glob("*.tar.gz"), *folder.glob("*.whl")])
 
 
 def install(package: Path, folder: Path, *, extras: str = "") -> Path:
@@ -31,7 +47,19 @@ def install(package: Path, folder: Path, *, extras: str = "") -> Path:
     wanted.write_text(f"purser-sdk{extras} @ {package.as_uri()} --hash=sha256:{digest}\n")
     locked = ["--require-hashes", "-r", str(wanted), "-c", str(PROGRAMS / "python-sdk.txt")]
     building = ["--build-constraints", str(PROGRAMS / "python-sdk-build.txt")]
-    _run(["uv", "pip", "install", "--quiet", "--python", str(folder / "bin" / "python"), *locked, *building])
+    _run(
+        [
+            "uv",
+            "pip",
+            "install",
+            "--quiet",
+            "--compile-bytecode",
+            "--python",
+            str(folder / "bin" / "python"),
+            *locked,
+            *building,
+        ]
+    )
     return folder / "bin"
 
 

@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import signal
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.applications import DEAD_REDIS
-from tests.support.hosts import Host, environment_of
+from tests.support.hosts import Host, Process, environment_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +22,7 @@ class WebService:
     """A running gunicorn and its address."""
 
     port: int
-    process: subprocess.Popen[bytes]
+    process: Process
     log: Path
 
     @property

@@ -35,8 +35,6 @@ SECOND_TIER = {
     "tests/workers/test_queue_loss.py::test_without_redis_*[[]hanging]": "killed workers",
     "tests/launcher/test_environment.py::test_two_concurrent_*": "installations",
     "tests/launcher/test_environment.py::test_an_environment_is_created_*": "installations",
-    "tests/launcher/test_environment.py::test_the_installation_compiles_*": "installations",
-    "tests/launcher/test_environment.py::test_a_user_without_a_home_*": "installations",
     "tests/crash/*": "kills at every point of each payment",
     "tests/host/*": "releases and key rotations under load",
     "tests/machines/*": "random walks of state machines",

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.support.published import environment, make_node
+from tests.support.published import environment, make_node, make_once
 
 SOURCES = Path(__file__).resolve().parents[2] / "clients" / "typescript"
 GENERATED = ("schema.ts", "operations.ts", "errors.ts")
@@ -42,15 +42,21 @@ def generate(document: Mapping[str, Any], folder: Path) -> dict[str, str]:
     return {name: (copied / "src" / name).read_text() for name in GENERATED}
 
 
-def build(folder: Path) -> Path:
-    """Return the tarball that `npm pack` makes."""
-    run(copy(folder), "npm", "pack", "--silent", "--pack-destination", str(folder))
-    [tarball] = folder.glob("*.tgz")
+def built() -> Path:
+    """Return the tarball that `npm pack` makes, made once for these sources."""
+    [tarball] = make_once("typescript-sdk", [SOURCES], _build).glob("*.tgz")
     return tarball
 
 
-def install(tarball: Path, folder: Path) -> Path:
+def _build(folder: Path) -> None:
+    copied = copy(folder)
+    run(copied, "npm", "pack", "--silent", "--pack-destination", str(folder))
+    shutil.rmtree(copied)
+
+
+def install(folder: Path) -> Path:
     """Install the tarball in an empty folder, and return that."""
+    tarball = built()
     folder.mkdir()
     run(folder, "npm", "install", "--offline", "--ignore-scripts", "--no-audit", "--no-fund", str(tarball))
     return folder
