@@ -186,6 +186,7 @@ class Settings(BaseSettings):
     x402_recipient_solana: str = ""
     x402_settlement_key_evm: SecretStr = SecretStr("")
     x402_settlement_key_solana: SecretStr = SecretStr("")
+    x402_settlement_keys: int = Field(1, ge=1, le=setting_types.MAX_SETTLEMENT_KEYS)
     x402_max_age_seconds: int = Field(3600, ge=60, le=86_400)
     x402_miss_limit: RateLimit | None = None
     x402_failed_gas_usd_per_day: Decimal = Field(Decimal(5), ge=0)

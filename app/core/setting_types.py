@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
 KEY_BYTES = 32
+MAX_SETTLEMENT_KEYS = 64
 _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
 _KEY_SERVICE = re.compile(
     r"(?a)local|([A-Za-z0-9_-]{1,32}):(?:(aws-kms)://(arn:[a-z-]+:kms:[a-z0-9-]+:\d+:(?:key|alias)/[\w/-]+)"

@@ -6,6 +6,7 @@ open, and the first serves its request.
 """
 
 import hmac
+import zlib
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -20,6 +21,7 @@ from app.core import clock
 from app.core.chains import USDC, ChainName
 from app.core.identifiers import keyed_digests
 from app.core.money import NANOS_PER_USD, TokenAmount
+from app.db import leases
 from app.db.prepared import PreparedInsert, PreparedRead
 from app.db.state_machine import StateMachine
 from app.db.tables import insert_into, sums, table_of
@@ -33,6 +35,8 @@ NANOS_PER_UNIT: int = NANOS_PER_USD // 10**USDC.decimals
 """What a base unit of USDC is worth: it counts as dollars."""
 MAX_ATTEMPTS = 4
 RETRY_WINDOW = timedelta(hours=24)
+# Payers share them, so that their rows are few.
+_PAYER_LOCKS = 256
 
 
 class PaymentStatus(StrEnum):
@@ -352,6 +356,11 @@ _OPEN = PreparedRead(
     .join(_LATEST, _LATEST.c.payment_id == _PAYMENTS.c.id)
     .where(_LATEST.c.payer == bindparam("of_payer"), _LATEST.c.fingerprint == bindparam("of_fingerprint"))
 )
+
+
+def lock_payer(session: Session, payer: str | None) -> None:
+    """Let the unit decide alone about payments of a payer, until it ends."""
+    leases.lock(session, f"payer:{zlib.crc32(str(payer).encode()) % _PAYER_LOCKS}")
 
 
 class PaymentIsOpen(Exception):

@@ -19,6 +19,7 @@ from app.wallets.core.lifecycle import TransactionType
 from app.wallets.kinds.transfer import parse_movement
 
 _CHAINS = [name.value for name in ChainName]
+_ROLES = [*map(str, WalletRole), *treasury.FURTHER_ROLES]
 _WAIT_SECONDS = Decimal(20)
 
 group = AppGroup("treasury", help="The recipients of payments, and the settlement key.")
@@ -34,11 +35,13 @@ def show() -> None:
         recipient = treasury.recipient(chain)
         click.echo(f"{chain.value}: payments go to {recipient} ({_format_balances(chain, recipient)})")
         try:
-            settler = treasury.settler(chain)
+            settlers = [each.address_on(chain) for each in treasury.submitters(chain)]
         except Rejected as refusal:
             click.echo(f"{chain.value}: signed payments are not offered: {refusal.reason}")
             continue
-        click.echo(f"{chain.value}: signed payments are submitted by {settler} ({_format_balances(chain, settler)})")
+        for each in settlers:
+            balances = _format_balances(chain, each)
+            click.echo(f"{chain.value}: signed payments are submitted by {each} ({balances})")
         reason = settlement_capacity.obstacle(settlement_capacity.read_capacity(chain))
         click.echo(f"{chain.value}: signed payments are {f'not offered: {reason}' if reason else 'offered'}")
         click.echo(f"{chain.value}: failed payments used {usd_string(used[chain])} of {budget_usd} USD of gas in a day")
@@ -50,14 +53,15 @@ def show() -> None:
 @click.option("--amount", required=True)
 @click.option("--currency", default="USDC", show_default=True)
 @click.option(
-    "--from", "role", type=click.Choice([role.value for role in WalletRole]), default=WalletRole.TREASURY.value
-)
+    "--from", "role", type=click.Choice(_ROLES), default=str(WalletRole.TREASURY), show_default=True, metavar="WALLET",
+    help="treasury, settlement, or a further settlement key, such as settlement-2.",
+)  # fmt: skip
 def withdraw(chain: str, to: str, amount: str, currency: str, role: str) -> None:
     """Transfer from one of the service's wallets, which also pays the network fee."""
     try:
         order = {"chain": chain, "to": to, "amount": amount, "currency": currency}
         view = transfers.send(
-            treasury.wallet(WalletRole(role), ChainName(chain)),
+            treasury.wallet(role, ChainName(chain)),
             parse_movement(TransactionType.WITHDRAWAL, order),
             wait_seconds=_WAIT_SECONDS,
             claim=Claim.none(),

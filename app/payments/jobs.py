@@ -40,9 +40,9 @@ def resume_settlements(chain: ChainName) -> None:
 
 
 def check_gas_reserves() -> None:
-    """Check the settlement key's gas on each chain; report if it is low, and payments that were reversed.
+    """Check the settlement keys' gas on each chain; report if it is low, and payments that were reversed.
 
-    In the sandbox the faucet funds the key; on Solana the treasury's token account is opened once there is gas for it.
+    In the sandbox the faucet funds the keys; on Solana the treasury's token account is opened once there is gas for it.
     """
     with once_per_period(_CHECK_INTERVAL, "payment-supply", duration=_CHECK_INTERVAL) as due:
         if not due:
@@ -57,8 +57,10 @@ def check_gas_reserves() -> None:
 
 
 def _check_chain(chain: ChainName, state: AppState) -> None:
-    capacity = settlement_capacity.read_capacity(chain)
-    if capacity is None:
+    settlers = [each.address_on(chain) for each in treasury.submitters(chain)]
+    capacities = {each: settlement_capacity.read_capacity(chain, each) for each in settlers}
+    read = {settler: capacity for settler, capacity in capacities.items() if capacity is not None}
+    if len(read) < len(settlers):
         return
     treasury_units = None
     try:
@@ -68,18 +70,20 @@ def _check_chain(chain: ChainName, state: AppState) -> None:
         # Without payouts it is only shown, and must not stop the check.
         if state.settings.payouts_enabled:
             raise
-    settlement_capacity.store_gas_reserve(chain, capacity, treasury_units)
-    settler, faucet, token = treasury.settler(chain), state.ports.faucet, native(chain)
-    if settlement_capacity.covers_gas(capacity):
-        if not capacity.recipient_can_receive:
-            _open_recipient_account(chain, state)
-    elif faucet is not None:
-        amount = TokenAmount(_SANDBOX_FUNDING * 10**token.decimals, token)
-        reference = f"x402:{settler}:{chain.value}:{capacity.native_units}"
-        faucet.pay(reference, chain=chain, address=settler, amount=amount)
-    else:
-        # Until this is resolved, signed payments are not offered on the chain.
-        _log.critical("settlement_gas_low", chain=chain, address=settler)
+    least = min(read.values(), key=settlement_capacity.submissions_of)
+    settlement_capacity.store_gas_reserve(chain, least, treasury_units)
+    faucet, token = state.ports.faucet, native(chain)
+    for settler, capacity in read.items():
+        if settlement_capacity.covers_gas(capacity):
+            if not capacity.recipient_can_receive:
+                _open_recipient_account(chain, state)
+        elif faucet is not None:
+            amount = TokenAmount(_SANDBOX_FUNDING * 10**token.decimals, token)
+            reference = f"x402:{settler}:{chain.value}:{capacity.native_units}"
+            faucet.pay(reference, chain=chain, address=settler, amount=amount)
+        else:
+            # Until this is resolved, the key submits nothing; without the first, signed payments are not offered.
+            _log.critical("settlement_gas_low", chain=chain, address=settler)
 
 
 def _open_recipient_account(chain: ChainName, state: AppState) -> None:

@@ -119,7 +119,7 @@ def store_gas_reserve(chain: ChainName, state: SettlementCapacity, treasury_unit
 
     Without `treasury_units`, those that were read before are kept.
     """
-    read = {"submissions_left": _submissions(state), "read_at": clock.now()}
+    read = {"submissions_left": submissions_of(state), "read_at": clock.now()}
     read |= {} if treasury_units is None else {"treasury_units": treasury_units}
     with unit_of_work() as session:
         session.merge(SettlementGasReserve(chain=chain.value, **read))
@@ -131,21 +131,22 @@ def reserves(session: Session) -> Sequence[SettlementGasReserve]:
 
 
 def submissions_left() -> dict[ChainName, int]:
-    """Return how many signed payments the settler can still submit, by chain that can be read."""
+    """Return how many signed payments the first settlement key can still submit, by chain that can be read."""
     if not treasury.has_wallets():
         return {}
     state = app_state()
     capacities = {chain: state.part(SettlementCapacityCache).get(chain) for chain in state.ports.facilitators}
-    return {chain: _submissions(capacity) for chain, capacity in capacities.items() if capacity is not None}
+    return {chain: submissions_of(capacity) for chain, capacity in capacities.items() if capacity is not None}
 
 
-def _submissions(state: SettlementCapacity) -> int:
+def submissions_of(state: SettlementCapacity) -> int:
     return state.native_units // max(state.fee_units, 1)
 
 
-def read_capacity(chain: ChainName) -> SettlementCapacity | None:
+def read_capacity(chain: ChainName, settler: str | None = None) -> SettlementCapacity | None:
+    """Read what a settlement key, or the first one, can submit on a chain; None while that cannot be read."""
     try:
-        settler, recipient = treasury.settler(chain), treasury.recipient(chain)
+        settler, recipient = settler or treasury.settler(chain), treasury.recipient(chain)
         return app_state().ports.facilitators[chain].settlement_capacity(settler, recipient)
     except PortError as error:
         _log.warning("settlement_capacity_unavailable", chain=chain, reason=error.reason)

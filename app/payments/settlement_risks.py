@@ -65,7 +65,7 @@ def assert_accepted(session: Session, payer: str | None, claim: str) -> None:
 def reserve(session: Session, payment: Payment, draft: TransactionDraft, most_nanos: int) -> None:
     """Check that a new payment has funds in addition to its payer's open ones, and reserve the cost of its failure.
 
-    The unit must have locked the nonces of the settlement key, and must not have added the payment.
+    The unit must have locked the payer, and `risky_payments` of the chain, and must not have added the payment.
 
     Raises: as `assert_accepted`; Rejected("funds_in_use"); Rejected("risky_payments_paused") if the budget does not
     cover `most_nanos`.

@@ -1,4 +1,4 @@
-"""The service's own wallets: the treasury, which receives payments, and the settlement wallet, which submits them.
+"""The service's own wallets: the treasury, which receives payments, and the settlement wallets, which submit them.
 
 They are ordinary wallets of an agent without a key. The only writer of `payment_wallets`.
 """
@@ -10,6 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from app.authenticated import seal_of
 from app.core.chains import ChainName, Family
+from app.core.setting_types import MAX_SETTLEMENT_KEYS
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.payments.models import ServiceWallet
 from app.ports.errors import Rejected
@@ -29,11 +30,15 @@ class WalletRole(StrEnum):
     SETTLEMENT = "settlement"
 
 
-class ServiceWallets(dict[tuple[WalletRole, Family], WalletView]):
+FURTHER_ROLES = [f"{WalletRole.SETTLEMENT}-{number}" for number in range(2, MAX_SETTLEMENT_KEYS + 1)]
+"""The roles of further settlement wallets: `settlement-2` and so on."""
+
+
+class ServiceWallets(dict[tuple[str, Family], WalletView]):
     """A cache: these wallets do not change while a process lives."""
 
 
-def wallet(role: WalletRole, chain: ChainName) -> WalletView:
+def wallet(role: str, chain: ChainName) -> WalletView:
     """Return the wallet with a role on a chain; create it on first use.
 
     If the operator configured a key for the chain's family, it is that key's wallet, whichever had the role before:
@@ -42,10 +47,19 @@ def wallet(role: WalletRole, chain: ChainName) -> WalletView:
     Raises: Rejected("settlement_key_in_use").
     """
     cache = app_state().part(ServiceWallets)
-    cache_key = (role, chain.family)
+    cache_key = (str(role), chain.family)
     if cache_key not in cache:
         cache[cache_key] = _find_wallet(role, chain.family) or _create_wallet(role, chain.family)
     return cache[cache_key]
+
+
+def submitters(chain: ChainName) -> list[WalletView]:
+    """Return the wallets that submit payments on a chain, first the one that the terms name and that sponsors.
+
+    Nodes accept few transactions of one address between two blocks, so several are used where addresses have nonces.
+    """
+    further = FURTHER_ROLES[: app_state().settings.x402_settlement_keys - 1] if chain.family is Family.EVM else []
+    return [wallet(role, chain) for role in (WalletRole.SETTLEMENT, *further)]
 
 
 def recipient(chain: ChainName) -> str:
@@ -64,12 +78,12 @@ def has_wallets(*roles: WalletRole) -> bool:
     return all(_find_wallet(role, family) is not None for role in roles or WalletRole for family in Family)
 
 
-def _find_wallet(role: WalletRole, family: Family) -> WalletView | None:
+def _find_wallet(role: str, family: Family) -> WalletView | None:
     operator_key = _operator_key(role, family)
     with read_only_unit() as session:
         if operator_key is not None:
             return wallets.find_by_address(session, _address(operator_key, family), agent_id=OWNER_AGENT_ID)
-        row = session.get(ServiceWallet, role.value)
+        row = session.get(ServiceWallet, str(role))
         if row is None:
             return None
         seal_of(ServiceWallet).verify(session, row)
@@ -78,14 +92,14 @@ def _find_wallet(role: WalletRole, family: Family) -> WalletView | None:
     return found if found.agent_id == OWNER_AGENT_ID else None
 
 
-def _create_wallet(role: WalletRole, family: Family) -> WalletView:
+def _create_wallet(role: str, family: Family) -> WalletView:
     operator_key = _operator_key(role, family)
     key = operator_key or custody.new_key()
     try:
         with unit_of_work() as session:
-            created = wallets.create(session, OWNER_AGENT_ID, key, name=role.value, scanned=False)
+            created = wallets.create(session, OWNER_AGENT_ID, key, name=str(role), scanned=False)
             if operator_key is None:
-                session.add(ServiceWallet(role=role.value, wallet_id=created.id))
+                session.add(ServiceWallet(role=str(role), wallet_id=created.id))
                 session.flush()
     except IntegrityError:
         # A concurrent process was first.
@@ -99,11 +113,11 @@ def _create_wallet(role: WalletRole, family: Family) -> WalletView:
     return created
 
 
-def _operator_key(role: WalletRole, family: Family) -> NewWallet | None:
+def _operator_key(role: str, family: Family) -> NewWallet | None:
     """Return the operator's key for one family only: the other family's may be in another wallet already."""
     evm, solana = app_state().settings.settlement_keys()
     key = evm if family is Family.EVM else solana
-    if role is not WalletRole.SETTLEMENT or key is None:
+    if role != WalletRole.SETTLEMENT or key is None:
         return None
     return custody.import_key(family, key)
 

@@ -70,6 +70,7 @@ def accept(presented: SignedPayment, price: PaymentPrice) -> str:
     )  # fmt: skip
     with unit_of_work() as session:
         claimed_payments.claim(session, [authorization.claim], payment.id)
+        claimed_payments.lock_payer(session, payment.payer)
         # One at a time counts what the others may cost, on whichever chain.
         leases.lock(session, "metered_payments")
         _check(session, payment, draft)

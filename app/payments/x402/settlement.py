@@ -5,27 +5,32 @@ can no longer land. Workers resume what a process left unfinished.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
+from random import SystemRandom
 
 import structlog
+from sqlalchemy import select
 
 from app.core import clock
 from app.core.chains import ChainName
 from app.core.identifiers import new_id
 from app.core.movement_kinds import MovementKind
+from app.db import leases
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.observability import telemetry
 from app.payments import claimed_payments, settlement_capacity, settlement_risks, treasury
 from app.payments.claimed_payments import PaymentRail, PaymentRow, PaymentStatus
 from app.payments.models import Payment
 from app.payments.presented import PaymentPrice, SignedPayment
-from app.payments.treasury import WalletRole
 from app.ports.errors import PortError, Rejected
 from app.ports.facilitator import ExpectedPayment, Facilitator, PaymentAuthorization
 from app.state import app_state
 from app.wallets.core import custody, intents, lifecycle
 from app.wallets.core.lifecycle import MovementStatus
+from app.wallets.core.models import Transaction
+from app.wallets.core.wallets import WalletView
 from app.wallets.transactions import open_transactions, outcome_polling, pipeline, relayed
 from app.wallets.views import history
 from app.wallets.views.history import TransactionView
@@ -34,7 +39,9 @@ from server.pool import ResourceUse
 _log = structlog.get_logger(__name__)
 KIND = MovementKind.SETTLEMENT
 ACCOUNT_OPENING_KIND = "opening"
+_INSUFFICIENT_GAS = "insufficient_gas"
 _RESOLVE_BATCH = 200
+_random = SystemRandom()
 # No reorg of these chains reaches further back, and no authorization is resubmitted for longer.
 REVERSAL_WINDOW = timedelta(hours=24)
 # A request that submitted a payment and saw it land begins its call within milliseconds.
@@ -60,8 +67,35 @@ def settle(
     Raises: Rejected before anything was claimed; Unreachable; IntegrityError when it was claimed concurrently;
     PaymentIsOpen when another one of this payer was, for this request.
     """
+    *others, last = _by_pending(facilitator.name)
+    for wallet in others:
+        try:
+            return _settle(wallet, facilitator, authorization, price, account_id=account_id)
+        except Rejected as error:
+            if error.reason != _INSUFFICIENT_GAS:
+                raise
+            # The periodic check reports it.
+    return _settle(last, facilitator, authorization, price, account_id=account_id)
+
+
+def _by_pending(chain: ChainName) -> list[WalletView]:
+    """Return the wallets that may submit a payment, first the one with the fewest open."""
+    found = treasury.submitters(chain)
+    if len(found) > 1:
+        with read_only_unit() as session:
+            senders = select(Transaction.from_address).join(Payment, Payment.transaction_id == Transaction.id)
+            is_open = claimed_payments.is_open_on(chain, PaymentStatus.SETTLING)
+            pending = Counter(session.scalars(senders.where(is_open)))
+        _random.shuffle(found)
+        found.sort(key=lambda each: pending[each.address_on(chain)])
+    return found
+
+
+def _settle(
+    wallet: WalletView, facilitator: Facilitator, authorization: PaymentAuthorization, price: PaymentPrice, *,
+    account_id: str,
+) -> str:  # fmt: skip
     chain = app_state().ports.chains[facilitator.name]
-    wallet = treasury.wallet(WalletRole.SETTLEMENT, facilitator.name)
     draft = facilitator.draft_settlement(authorization, settler=wallet.address_on(facilitator.name))
     most_nanos = settlement_capacity.submission_nanos(facilitator.name, price.nanos, draft.fee_units)
     signer, intent = custody.signer_of(wallet.id, wallet.addresses), relayed.intent_of(chain.name, wallet, draft, KIND)
@@ -77,9 +111,10 @@ def settle(
             # The claim comes first: of concurrent requests, all but one fail here, before they take a nonce.
             claimed_payments.claim(session, [authorization.claim, *authorization.further_claims], payment.id)
             claimed_payments.record_open(session, payment)
+            # Whichever keys submit them, one at a time counts what the others of its payer take, and may cost.
+            claimed_payments.lock_payer(session, payment.payer)
             if draft.is_risky:
-                # Also where no nonce is taken: one at a time counts what the others may cost.
-                lifecycle.lock_nonces(session, chain.name, draft.intent.sender)
+                leases.lock(session, f"risky_payments:{chain.name}")
             recorded, signed = relayed.record_submission(session, chain, wallet, draft, signer, intent=intent)
             settlement_risks.reserve(session, payment, draft, most_nanos)
             payment.transaction_id, payment.tx_hash = recorded.id, signed.tx_hash

@@ -88,6 +88,9 @@ class EvmDrafter(EvmTokenReader):
         readings = self.read_costs(intent.sender, target, estimates=most_gas is None)
         if most_gas is not None:
             readings = self._simulate_priced(intent.sender, target, readings, most_gas)
+        # A sender that can pay for no transaction at all makes the simulation fail, too.
+        least_fee_units = transactions.TRANSFER_GAS * readings.price.max_fee
+        Shortage.check(self.native, "insufficient_gas", readings.native_units, least_fee_units)
         if readings.revert is not None or readings.gas is None:
             raise Rejected("simulation_failed", details={"revert": readings.revert or ""})
         max_fee_terms = FeeTerms(transactions.gas_limit(readings.gas), readings.price, readings.l1_fee_units)
