@@ -3,8 +3,7 @@
 Its newest heartbeat tells how old it is, also when it has lost its primary.
 """
 
-import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 from weakref import WeakKeyDictionary
 
 import structlog
@@ -18,36 +17,33 @@ from app.extensions import db
 _log = structlog.get_logger(__name__)
 NAME = "replica"
 MAX_AGE = timedelta(seconds=60)
-_CHECKED_FOR_SECONDS = 5.0
-_checked: WeakKeyDictionary[Engine, tuple[float, bool]] = WeakKeyDictionary()
+_CHECKED_FOR = timedelta(seconds=5)
+_checked: WeakKeyDictionary[Engine, tuple[datetime, bool]] = WeakKeyDictionary()
 
 
 def report_engine() -> Engine:
     """Return the engine of the replica if one is configured and fresh, else of the database itself."""
-    replica = db.engines.get(NAME)
+    replica, now = db.engines.get(NAME), clock.now()
     if replica is None:
         return db.engine
-    checked_at, is_fresh = _checked.get(replica, (0.0, False))
-    if not checked_at or time.monotonic() > checked_at + _CHECKED_FOR_SECONDS:
-        is_fresh = _is_fresh(replica)
-        _checked[replica] = time.monotonic(), is_fresh
-    return replica if is_fresh else db.engine
+    found = _checked.get(replica)
+    if found is None or now > found[0] + _CHECKED_FOR:
+        reason = problem()
+        if reason is not None:
+            _log.warning("replica_not_used", reason=reason)
+        found = _checked[replica] = now, reason is None
+    return replica if found[1] else db.engine
 
 
-def age(replica: Engine) -> timedelta | None:
-    """Return how old a replica is at most; None if it has no heartbeat. Raises: SQLAlchemyError."""
-    with replica.connect() as connection:
-        newest = connection.scalar(select(func.max(Heartbeat.at)))
-    return None if newest is None else clock.now() - newest
-
-
-def _is_fresh(replica: Engine) -> bool:
+def problem() -> str | None:
+    """Return why the replica is not used; None if it is, or if none is configured."""
+    replica = db.engines.get(NAME)
+    if replica is None:
+        return None
     try:
-        found = age(replica)
-    except SQLAlchemyError as error:
-        _log.warning("replica_unavailable", error=type(error).__name__)
-        return False
-    if found is None or found > MAX_AGE:
-        _log.warning("replica_outdated", age_seconds=None if found is None else int(found.total_seconds()))
-        return False
-    return True
+        with replica.connect() as connection:
+            newest = connection.scalar(select(func.max(Heartbeat.at)))
+    except SQLAlchemyError:
+        return "it does not respond"
+    is_fresh = newest is not None and clock.now() < newest + MAX_AGE
+    return None if is_fresh else "it has no heartbeat of a worker of the last minute"

@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sqlalchemy import Engine, func, select, text
+from sqlalchemy import func, select, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -29,7 +29,6 @@ from app.db import leases, libpq, replica
 from app.db.leases import ProcessKind
 from app.db.unit_of_work import read_only_unit
 from app.errors import KeyServiceUnavailable
-from app.extensions import db
 from app.gateway.pricing import price_updates
 from app.gateway.providers.table import ProviderTable
 from app.observability import counters
@@ -81,8 +80,9 @@ def run_checks() -> Iterator[Finding]:
     yield from _run_check("database", lambda: _check_database(settings.network, ports.vault))
     if ports.signer and settings.signer_socket:
         yield from _run_check("signer", functools.partial(_check_signer, settings, ports.signer))
-    if replica.NAME in db.engines:
-        yield from _about("replica", _check_replica(db.engines[replica.NAME]))
+    if problem := replica.problem():
+        fix = "check DATABASE_REPLICA_URL and the replica, and that a worker runs: reports are read from the database"
+        yield _warn(problem, fix, "replica")
     yield from _run_check("redis", lambda: _check_redis(settings, ports))
     for chain in ports.chains.values():
         yield from _run_check(chain.name.value, functools.partial(_check_chain, chain, settings.network))
@@ -184,19 +184,6 @@ def _check_database(network: Network, vault: Vault) -> Iterator[Finding]:
         yield from _about("movements", _check_movements(session))
         yield from _about("payouts", _check_earnings(session))
     yield from _run_check("keys", lambda: _check_custody(stored, network, vault))
-
-
-def _check_replica(engine: Engine) -> Iterator[Finding]:
-    try:
-        age = replica.age(engine)
-    except SQLAlchemyError:
-        yield _warn("does not respond, so that reports are read from the database", "check DATABASE_REPLICA_URL")
-        return
-    if age is None or age > replica.MAX_AGE:
-        text = "has no heartbeat of a worker of the last minute, so that reports are read from the database"
-        yield _warn(text, "check that a worker runs, and that the replica follows its primary")
-    else:
-        yield _ok(f"is at most {age.seconds} seconds old; reports are read from it")
 
 
 def _check_custody(stored: str | None, network: Network, vault: Vault) -> Iterator[Finding]:

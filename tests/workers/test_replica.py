@@ -128,7 +128,7 @@ def test_without_a_replica_that_answers_reports_are_read_from_the_database(
         leases.record()
         assert report_engine() is db.engine
         assert sums(register(app.test_client())) == 0
-        assert "reports are read from the database" in app.test_cli_runner().invoke(args=["doctor"]).output
+        assert "replica: it does not respond" in app.test_cli_runner().invoke(args=["doctor"]).output
 
 
 def test_nothing_is_written_through_the_replica(pair: Pair) -> None:
@@ -152,9 +152,12 @@ def test_a_violation_that_only_the_replica_shows_is_no_violation(pair: Pair) -> 
     assert audit() == []
 
 
-def test_doctor_and_metrics_say_how_old_the_replica_is(pair: Pair) -> None:
+def test_doctor_says_that_a_replica_is_too_old_and_metrics_have_heartbeats_of_the_database(pair: Pair) -> None:
     pair.catch_up()
     replica._checked.clear()
-    assert "reports are read from it" in pair.app.test_cli_runner().invoke(args=["doctor"]).output
+    assert "replica: " not in pair.app.test_cli_runner().invoke(args=["doctor"]).output
+    pair.age(replica.MAX_AGE)
+    pair.catch_up()
+    assert "replica: it has no heartbeat" in pair.app.test_cli_runner().invoke(args=["doctor"]).output
     scraped: TestResponse = pair.app.test_client().get("/metrics")
     assert "purser_heartbeat_age_seconds" in scraped.text
