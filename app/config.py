@@ -96,6 +96,7 @@ class Settings(BaseSettings):
     port: int = Field(8000, ge=1, le=65535)
     base_url: str = ""
     database_url: SecretStr = SecretStr("sqlite:///var/purser.sqlite")
+    database_replica_url: SecretStr = SecretStr("")
     redis_url: SecretStr = SecretStr("redis://127.0.0.1:16379/0")
     redis_ca_file: str = ""
 
@@ -233,7 +234,7 @@ class Settings(BaseSettings):
             raise ValueError(msg)
         return value
 
-    @field_validator("database_url", "signer_database_url", mode="before")
+    @field_validator("database_url", "database_replica_url", "signer_database_url", mode="before")
     @classmethod
     def _sqlalchemy_url(cls, value: Any) -> Any:
         # Platforms use postgres://, which SQLAlchemy does not support; psycopg 3 is the installed driver.

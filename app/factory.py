@@ -32,7 +32,7 @@ from app.catalog.services import routes as services
 from app.config import Settings
 from app.console import pages as console
 from app.core import host
-from app.db import pool_liveness, unit_of_work
+from app.db import pool_liveness, replica, unit_of_work
 from app.db.libpq import LOSS_DETECTION
 from app.device import routes as device
 from app.discovery import routes as discovery
@@ -193,11 +193,13 @@ def build_state(settings: Settings, ports: Ports, document: OpenApiDocument, pro
 
 
 def _configure(app: Flask, settings: Settings) -> None:
+    replica_url = settings.database_replica_url.get_secret_value()
     app.config.from_mapping(
         SECRET_KEY=settings.secret_key.get_secret_value(),
         MAX_CONTENT_LENGTH=1024 * 1024,
         SQLALCHEMY_DATABASE_URI=_database_url(settings),
         SQLALCHEMY_ENGINE_OPTIONS=_engine_options(settings),
+        SQLALCHEMY_BINDS={replica.NAME: {**_engine_options(settings), "url": replica_url}} if replica_url else {},
         API_TITLE="Purser",
         API_VERSION=VERSION,
         OPENAPI_VERSION="3.1.0",
@@ -252,13 +254,14 @@ def _prepare_no_statements(connection: Connection[Any], _record: object) -> None
 def _bind_extensions(app: Flask, settings: Settings) -> None:
     db.init_app(app)
     with app.app_context():
-        unit_of_work.guard(db.engine, refuses_wrong_lock_order=settings.is_sandbox)
-        if db.engine.dialect.name == "sqlite":
-            event.listen(db.engine, "connect", prepare_sqlite)
-        else:
-            pool_liveness.install(db.engine)
-            if not settings.database_prepared_statements:
-                event.listen(db.engine, "connect", _prepare_no_statements)
+        for engine in db.engines.values():
+            unit_of_work.guard(engine, refuses_wrong_lock_order=settings.is_sandbox)
+            if engine.dialect.name == "sqlite":
+                event.listen(engine, "connect", prepare_sqlite)
+            else:
+                pool_liveness.install(engine)
+                if not settings.database_prepared_statements:
+                    event.listen(engine, "connect", _prepare_no_statements)
 
 
 def _register_blueprints(app: Flask) -> None:

@@ -146,9 +146,12 @@ def _committing() -> Iterator[None]:
 
 
 @contextmanager
-def read_only_unit() -> Iterator[Session]:
-    """Open a unit for reading. Raises: UnitError in a unit, and on a statement that writes or locks rows."""
-    engine = db.engine
+def read_only_unit(engine: Engine | None = None) -> Iterator[Session]:
+    """Open a unit for reading, on another engine if one is given.
+
+    Raises: UnitError in a unit, and on a statement that writes or locks rows.
+    """
+    engine = engine or db.engine
     # Under READ COMMITTED each statement has its own snapshot, so that a transaction would only add two round trips.
     # SQLite's driver opens none for reading. A write would be final immediately.
     session = ReadOnlySession(_autocommit(engine) if engine.dialect.name == "postgresql" else engine)
@@ -181,9 +184,12 @@ def check_statement(statement: str) -> None:
 
 
 @contextmanager
-def snapshot() -> Iterator[Session]:
-    """Open a unit for reading in which all statements see one snapshot, for audits. Raises: UnitError in a unit."""
-    session, unit = db.session(), _Unit()
+def snapshot(engine: Engine | None = None) -> Iterator[Session]:
+    """Open a unit for reading in which all statements see one snapshot, for audits, on another engine if one is given.
+
+    Raises: UnitError in a unit.
+    """
+    session, unit = ReadOnlySession(engine or db.engine), _Unit()
     with _open_unit(session, unit):
         if session.get_bind().dialect.name == "postgresql":
             connection = session.connection(execution_options={"isolation_level": "REPEATABLE READ"})

@@ -23,6 +23,7 @@ from app.catalog.schemas import AllPayouts, OwnedEntry, PayoutQuery, PayoutShape
 from app.catalog.services import service as services
 from app.core import clock, identifiers
 from app.core.pagination import Page
+from app.db.replica import report_engine
 from app.db.unit_of_work import read_only_unit
 from app.errors import LimitReached, NotFound, PayoutRefused, SelfRevoke, TransactionInProgress, WalletFrozen
 from app.idempotency.decorator import idempotent
@@ -94,7 +95,7 @@ def get_usage_by_day(query: dict[str, Any]) -> dict[str, Any]:
     """Read what gateway and catalog calls were charged, by UTC day and provider, the latest day first."""
     today = clock.now().replace(hour=0, minute=0, second=0, microsecond=0)
     start = today - timedelta(days=query["days"] - 1)
-    with read_only_unit() as session:
+    with read_only_unit(report_engine()) as session:
         found = usage.by_day(session, query["agent_id"], start)
     return {"days": sorted(found, key=lambda each: (each.day, each.cost_nanos), reverse=True)}
 
@@ -106,7 +107,7 @@ def get_usage_by_day(query: dict[str, Any]) -> dict[str, Any]:
 @blp.raises(LimitReached)
 def get_all_usage_sums(query: dict[str, Any]) -> Page[dict[str, Any]]:
     """Read what calls of an agent, or of all, cost, and the margin, by day, provider, model, key, tag or agent."""
-    with read_only_unit() as session:
+    with read_only_unit(report_engine()) as session:
         return margin.page_of(session, query.pop("agent_id"), query.pop("group_by"), query.pop("page"), query)
 
 

@@ -25,7 +25,7 @@ from app.core import clock
 from app.core.chains import TOKENS_BY_SYMBOL
 from app.core.ip_ranges import is_loopback
 from app.core.money import usd_string
-from app.db import leases, libpq
+from app.db import leases, libpq, replica
 from app.db.leases import ProcessKind
 from app.db.unit_of_work import read_only_unit
 from app.errors import KeyServiceUnavailable
@@ -80,6 +80,9 @@ def run_checks() -> Iterator[Finding]:
     yield from _run_check("database", lambda: _check_database(settings.network, ports.vault))
     if ports.signer and settings.signer_socket:
         yield from _run_check("signer", functools.partial(_check_signer, settings, ports.signer))
+    if problem := replica.problem():
+        fix = "check DATABASE_REPLICA_URL and the replica, and that a worker runs: reports are read from the database"
+        yield _warn(problem, fix, "replica")
     yield from _run_check("redis", lambda: _check_redis(settings, ports))
     for chain in ports.chains.values():
         yield from _run_check(chain.name.value, functools.partial(_check_chain, chain, settings.network))

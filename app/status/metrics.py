@@ -26,6 +26,7 @@ from app.core.chains import USDC
 from app.core.money import NANOS_PER_USD
 from app.credits import accounts as credit_accounts
 from app.db import leases
+from app.db.replica import report_engine
 from app.db.unit_of_work import read_only_unit
 from app.errors import NotFound, Unauthorized
 from app.events import deliveries
@@ -96,8 +97,13 @@ def _gauge_metrics(ports: Ports) -> Iterator[Metric]:
     yield _gauge("signer_up", "Whether the signer process responds.", {(): len(refused)} if ports.signer else {})
     try:
         with read_only_unit() as session:
+            # Of the database itself: a replica's are older.
+            heartbeats = leases.ages(session)
+        with read_only_unit(report_engine()) as session:
             gauges = list(_database_gauges(session))
         due = deliveries.count_due()
+        text = "Seconds since the last heartbeat of a process of this kind."
+        gauges.append(_gauge("heartbeat_age_seconds", text, heartbeats, "process"))
         gauges.append(_gauge("deliveries_due", "Webhooks, mailboxes and browsers with something to send.", {(): due}))
     except SQLAlchemyError:
         gauges = []
@@ -138,8 +144,6 @@ def _database_gauges(session: Session) -> Iterator[Metric]:
          "Payments that wait for an owner: all, and those whose owner no notice has reached after a minute.",
          approvals.count_unnoticed(session, now), ("which",)),
         ("open_purchases", "Purchases in progress.", purchases.count_open_by_status(session), ("status",)),
-        ("heartbeat_age_seconds", "Seconds since the last heartbeat of a process of this kind.",
-         leases.ages(session), ("process",)),
     )  # fmt: skip
     return (_gauge(name, text, values, *labels) for name, text, values, labels in gauges)
 

@@ -7,6 +7,7 @@ from flask import Response
 from marshmallow import fields
 
 from app.core.pagination import Page
+from app.db.replica import report_engine
 from app.db.unit_of_work import read_only_unit
 from app.errors import LimitReached, Unauthorized
 from app.identity import guards
@@ -150,7 +151,7 @@ def get_usage(query: dict[str, Any]) -> dict[str, Any]:
 def get_usage_sums(query: dict[str, Any]) -> Page[dict[str, Any]]:
     """Read what the calls of the log cost together, by day, provider, model, key or tag, the dearest first."""
     account_id, page = _restrict(query).account_id, query.pop("page")
-    with read_only_unit() as session:
+    with read_only_unit(report_engine()) as session:
         return sums.page_of(sums.sums_of(session, account_id, query.pop("group_by"), page, query), page)
 
 
@@ -164,7 +165,7 @@ def get_usage_as_focus(query: dict[str, Any]) -> Response:
 
 
 def focus_of(account_id: str | None, query: dict[str, Any]) -> Response:
-    with read_only_unit() as session:
+    with read_only_unit(report_engine()) as session:
         lines = sums.focus_lines(session, account_id, query.pop("page"), query)
     response = csv_response(sums.FOCUS_COLUMNS, lines)
     response.headers["Content-Disposition"] = 'attachment; filename="usage-focus.csv"'

@@ -149,6 +149,35 @@ def postgres_server() -> Iterator[Postgres]:
 
 
 @contextlib.contextmanager
+def postgres_replica(primary: Postgres) -> Iterator[Postgres]:
+    """Run a replica that follows a server, with all of its databases, until the context ends."""
+    of_primary, port = make_url(primary.url), free_port()
+    with _scratch("replica-") as folder:
+        binaries, user = postgres_binaries(folder)
+        source = f"host=127.0.0.1 port={of_primary.port} user=postgres"
+        subprocess.run(
+            [
+                binaries / "pg_basebackup", "-d", source, "-D", folder / "data", "--write-recovery-conf",
+                "--checkpoint=fast", "--no-sync",
+            ],
+            check=True, capture_output=True, cwd=folder, **user,
+        )  # fmt: skip
+        command = [
+            binaries / "postgres", "-D", folder / "data", "-p", port, "-h", "127.0.0.1", "-k", "", "-c", "fsync=off",
+            "-c", "max_connections=200",
+        ]  # fmt: skip
+        server = Postgres(of_primary.set(port=port).render_as_string(hide_password=False))
+
+        def answers() -> bool:
+            with contextlib.suppress(psycopg.OperationalError), server._connect():
+                return True
+            return False
+
+        with _serving(command, folder, answers, user=user, stop_signal=signal.SIGINT):
+            yield server
+
+
+@contextlib.contextmanager
 def redis_with_tls(certificate_file: Path) -> Iterator[str]:
     """Run Debian's Redis, which ends TLS itself, until the context ends; yield its URL."""
     port = free_port()

@@ -21,6 +21,7 @@ from app.core import clock, identifiers, money
 from app.core.pagination import Page, PageRequest
 from app.db import lock_order
 from app.db.prepared import PreparedRead
+from app.db.replica import report_engine
 from app.db.tables import count, delete_rows, page_of
 from app.db.unit_of_work import read_only_unit, striped_lock, unit_of_work
 from app.errors import InvalidInput, InvalidSpec, LimitReached, NotFound, Overloaded
@@ -204,7 +205,7 @@ def owner_detail(service: Service) -> dict[str, Any]:
 
 
 def owner_statistics(service: Service) -> dict[str, Any]:
-    with read_only_unit() as session:
+    with read_only_unit(report_engine()) as session:
         return {
             **vars(service),
             "totals": statistics.totals(session, service.id),
