@@ -115,7 +115,10 @@ def screen(provider: Provider, client_id: str, target: str, sent: bytes, incomin
 def operator_concern(
     status: int, headers: dict[str, str], body: bytes, words_sent: Callable[[], str] = str
 ) -> str | None:
-    """Return what an error says about the operator's account, and does not only quote (`words_sent`); or None."""
+    """Return what an error says about the operator's account; None if it is about the request, a rate or a failure.
+
+    What the request contains is only quoted (`words_sent`).
+    """
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return None
     try:

@@ -38,7 +38,10 @@ _MAX_INTEGER = 2**53
 
 
 def read_arguments(request: ClientRequest, sent: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments in the schema's types; views refuse others. Raises: as for a body, and for an unknown name."""
+    """Return the arguments in the types that the schema declares; the view refuses what has another one.
+
+    Raises: InvalidInput for an unknown name; PayloadTooLarge and Overloaded as for a body.
+    """
     known, required = schema["properties"], schema.get("required", ())
     if unknown := sorted(sent.keys() - known.keys() - _IGNORED):
         # A misspelt dry_run must not move money.

@@ -61,7 +61,10 @@ _PAGE = PreparedRead(_HISTORY)
 
 
 class UsageCall(NamedTuple):
-    """A call with a key; `model` is shortened. `has_budgets` chooses the faster way to count it in budgets, if any."""
+    """The call of a provider with a key; `model` may be a client's text, and is shortened.
+
+    `has_budgets` chooses the faster way to count it in budgets, to which it belongs or not.
+    """
 
     api_key_id: str
     provider: str

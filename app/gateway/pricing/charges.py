@@ -1,4 +1,7 @@
-"""The cost of tokens and hosted tools: counts times rates, exact under `EXACT_CONTEXT`, and rounded up once."""
+"""The cost of tokens and of hosted tools, before and after a call: counts times rates, rounded up once.
+
+All arithmetic is exact, in fractions of nano-dollars: it runs under `EXACT_CONTEXT`, which forbids rounding.
+"""
 
 import json
 from datetime import datetime

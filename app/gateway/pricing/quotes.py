@@ -251,7 +251,10 @@ class TokenPrices(RateBook):
         return max(params.tokens_out, each * params.candidates)
 
     def _without_tokens(self, params: CostParams, at: datetime, nanos: int) -> int:
-        """Return the price of a call without usage: per image, by characters or the fallback; at least `nanos`."""
+        """Return the price of a call without reported usage: the operator's per image, or at least `nanos`.
+
+        On an unknown surface at least the price of its characters if there is a rate, otherwise a fixed one.
+        """
         if params.surface not in _WITHOUT_TOKENS:
             return nanos
         flat = find_by_prefix(self.call_nanos, params.model)

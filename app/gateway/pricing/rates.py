@@ -93,7 +93,10 @@ STANDARD_MODE = PricingMode()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RateBook:
-    """Rates of a provider's models: the operator's, the table's or the highest. Cached, so compared by identity."""
+    """Rates of a provider's models: the operator's prices, the table's or the provider's highest, in this order.
+
+    Compared by identity, because what `read_rates` returns is cached for each book.
+    """
 
     table: str
     fallback: FallbackRates = field(default_factory=FallbackRates)

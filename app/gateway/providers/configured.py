@@ -1,4 +1,7 @@
-"""Parsing of `providers.toml`, with rows and overrides of GATEWAY_PROVIDERS_FILE. Reports all errors, one per line."""
+"""Parsing of the provider table: `providers.toml`, with additions and overrides from GATEWAY_PROVIDERS_FILE.
+
+Both are TOML, with a table for each row: `[providers.<slug>]`. All errors are reported, one per line.
+"""
 
 import re
 import tomllib

@@ -85,7 +85,10 @@ def _model(name: str, owner: str, pricing: dict[str, str] | None) -> dict[str, A
 
 
 def list_paid_routes() -> Iterator[tuple[str, str, str, int]]:
-    """Yield provider, method, fixed path and least price of configured routes; a request's terms have its own price."""
+    """Yield the provider, method, path and minimum price of each route of configured providers with a fixed path.
+
+    That is the price, unless it depends on the request: then the terms of the request have it.
+    """
     for row in app_state().part(ProviderTable).rows:
         for route in row.routes.values() if row.is_configured else ():
             nanos = max(row.x402_floor_nanos, route.rule.nanos if isinstance(route.rule, FixedPrice) else 0)

@@ -25,7 +25,10 @@ _STREAM_OPTIONS = b'"stream_options":{"include_usage":true}'
 
 
 def request_usage(params: CostParams, parsed: Mapping[str, Any]) -> CostParams:
-    """Return the parameters with a body that asks for usage. Raises: InvalidInput for malformed `stream_options`."""
+    """Return the parameters with a body that requests usage, unless it does already. All other bytes stay.
+
+    Raises: InvalidInput if `stream_options` is not an object of booleans.
+    """
     options = parsed.get("stream_options")
     if "stream_options" not in parsed:
         start = params.body.index(b"{") + 1
@@ -112,7 +115,10 @@ def add_cost(body: bytes, cost: str) -> bytes:
 
 
 def _with_output_limit(text: str, names: Sequence[str], tokens: int) -> str:
-    """Return an object whose limits are at most this, with one set: any may be read, and zero may mean no limit."""
+    """Return the text of an object in which each of these limits is at most `bound`, and one is set.
+
+    An upstream may read any of the fields, and may treat zero as no limit.
+    """
     found = _value_spans(text)
     stated = {name: text[slice(*found[name])] for name in names if name in found}
     stated = {name: value for name, value in stated.items() if value != "null"}
@@ -175,7 +181,10 @@ def member_span(text: str, name: str) -> tuple[int, int]:
 
 
 def _members(text: str, bracket: str = "{") -> Iterator[tuple[int, int, Any, int, int]]:
-    """Yield each field's positions of comma or bracket and of its name, the name (or number), and its value's span."""
+    """Yield for each field the positions of its comma or bracket and its name, the name, and the span of its value.
+
+    An element of an array has its number for a name.
+    """
     before, number, closing = text.index(bracket), 0, "}" if bracket == "{" else "]"
     if text[_skip(text, before + 1)] == closing:
         return

@@ -210,7 +210,10 @@ def _string(block: Mapping[str, Any], name: str) -> str | None:
 
 
 def with_media_bound(params: CostParams, parsed: Mapping[str, Any], files: Sequence[memoryview]) -> CostParams:
-    """Bound the tokens (per image), characters and seconds of a media call. Raises: InvalidInput if unknown."""
+    """Return the parameters with the maximum tokens, characters and seconds of a call of one of `MEDIA_SURFACES`.
+
+    Tokens are per image if there are several. Raises: InvalidInput if its cost cannot be known.
+    """
     if params.surface is Surface.IMAGES:
         return _with_image_bound(params, parsed, files)
     if params.surface is Surface.SPEECH:
