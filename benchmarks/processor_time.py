@@ -47,6 +47,7 @@ def main() -> int:
         settings = {
             "OPENAI_API_KEY": "sk-benchmark", "OPENAI_BASE_URL": f"{upstream.url}/v1",
             "BRAVE_API_KEY": "benchmark", "BRAVE_BASE_URL": f"{upstream.url}/res/v1", "INITIAL_CREDITS_USD": "100000",
+            "ALLOW_PRIVATE_UPSTREAMS": "1",
         }  # fmt: skip
         chat = ("POST", "/v1/gateway/openai/chat/completions", CHAT)
         found: dict[str, dict[str, float]] = {}

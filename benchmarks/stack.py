@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from app.config import UpstreamAccess
 from benchmarks import postgres, processes
 from benchmarks.postgres import Server
 from sandbox.evm import EvmNode
@@ -216,7 +217,11 @@ def node_process(node: EvmNode) -> int:
 
 def settings_of(environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings for an application in this process."""
-    return {name.lower(): value for name, value in environment.items() if name not in ("PATH", "PYTHONPATH")}
+    given: dict[str, Any] = {
+        name.lower(): value for name, value in environment.items() if name not in ("PATH", "PYTHONPATH")
+    }
+    upstreams = {name: given.pop(name) for name in UpstreamAccess.model_fields if name in given}
+    return {**given, "upstreams": UpstreamAccess(**upstreams)}
 
 
 def procfile_command(name: str) -> list[str]:

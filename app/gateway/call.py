@@ -20,7 +20,7 @@ from app.forwarding import filters
 from app.forwarding.call import MAX_BODY_BYTES
 from app.forwarding.relay import ForwardingOptions
 from app.gateway import operator_errors
-from app.gateway.call_charges import FixedCharge, GatewayCharge, HeldCharge, MeteredCharge
+from app.gateway.call_charges import FixedCharge, GatewayCharge, HeldCharge, MeteredCharge, max_call_nanos
 from app.gateway.dialects.request import injection
 from app.gateway.dialects.request.cost_params import CostParams, Surface
 from app.gateway.dialects.request.parse import read_cost_params
@@ -143,7 +143,7 @@ class GatewayCall:
             params = params._replace(body=limited, usage_injected=False)
             if params.is_output_unbounded:
                 default_tokens = max(_DEFAULT_PREPAID_TOKENS_OUT, params.min_tokens_out)
-                affordable = quote.affordable(_max_call_nanos())
+                affordable = quote.affordable(max_call_nanos())
                 params = injection.limit_output(params, min([default_tokens, *affordable.values()]))
                 quote = self._quote(params)
         price = self._price(quote.worst_case.cost_nanos, body=self.validated.body)
@@ -173,8 +173,8 @@ class GatewayCall:
         price_updates.follow()
         now = clock.now()
         found = match.route.rule.quote(PricedRequest(now, match.path, validated.methods, params))
-        found = found.within(_max_call_nanos(), now)
-        found.check(_max_call_nanos())
+        found = found.within(max_call_nanos(), now)
+        found.check(max_call_nanos())
         return found
 
     def _price(self, nanos: int, *, body: bytes = b"", unavailable_reason: str | None = None) -> PaymentPrice:
@@ -276,10 +276,6 @@ def _locate(provider: Provider, name: str, method: str, line: str, query: str) -
 
 # Agents repeat the same few lines. Clients choose them, so their number and length have limits.
 _remembered_location = lru_cache(maxsize=1024)(_locate)
-
-
-def _max_call_nanos() -> int:
-    return money.nanos_from_usd(app_state().settings.gateway_max_call_usd)
 
 
 def forward_on_credits(call: GatewayCall, caller: Principal) -> Response:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
@@ -68,6 +69,14 @@ def _is_limited(answer: Any) -> bool:
     if not isinstance(message, str) or (isinstance(error, dict) and error.get("code") in _EXECUTION_CODES):
         return False
     return bool(_MESSAGE.search(message)) and not _EXECUTION.search(message)
+
+
+# A setting, which three steps of a call convert.
+_remembered_nanos = lru_cache(maxsize=16)(money.nanos_from_usd)
+
+
+def max_call_nanos() -> int:
+    return _remembered_nanos(app_state().settings.gateway_max_call_usd)
 
 
 def models_of(params: CostParams | None) -> Iterator[str]:
@@ -203,7 +212,7 @@ class HeldCharge(GatewayCharge):
         super().__init__(caller, provider, quote, params)
         self._rule = quote.rule
         self._reader: ResponseReader | None = None
-        self._max_nanos = self._held_nanos = money.nanos_from_usd(app_state().settings.gateway_max_call_usd)
+        self._max_nanos = self._held_nanos = max_call_nanos()
 
     def begin(self, outgoing: UpstreamRequest) -> UpstreamRequest:
         """Hold what the call may cost, or all credits left, and lower its limits to what the hold covers.

@@ -90,9 +90,10 @@ def _cost(count: int, rate: Decimal, *parts: tuple[int, Decimal | None]) -> Deci
     """Return the cost of tokens at a rate; each part of them, as far as any are left, may have its own."""
     nanos = _ZERO
     for size, own_rate in parts:
-        taken = min(max(0, size), count)
-        nanos += taken * _rate_or(own_rate, rate)
-        count -= taken
+        if size > 0:  # most are not
+            taken = min(size, count)
+            nanos += taken * _rate_or(own_rate, rate)
+            count -= taken
     return nanos + count * rate
 
 
