@@ -22,12 +22,12 @@ _CHAINS = [name.value for name in ChainName]
 _ROLES = [*map(str, WalletRole), *treasury.FURTHER_ROLES]
 _WAIT_SECONDS = Decimal(20)
 
-group = AppGroup("treasury", help="The recipients of payments, and the settlement key.")
+group = AppGroup("treasury", help="The recipients of payments, and the settlement keys.")
 
 
 @group.command("show")
 def show() -> None:
-    """Show the recipients, the settlement key's addresses, balances, and the budget of failed payments."""
+    """Show the recipients, the settlement keys' addresses, balances, and the budget of failed payments."""
     budget_usd = usd_string(settlement_risks.budget_nanos())
     with read_only_unit() as session:
         used = settlement_risks.failed_by_chain(session, of_budget=True)

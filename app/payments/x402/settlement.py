@@ -1,4 +1,4 @@
-"""Settlement of signed payments: submitted with the settlement key, in the same phases as every transaction.
+"""Settlement of signed payments: submitted with a settlement key, in the same phases as every transaction.
 
 A payment is claimed, signed and recorded in one unit of work and broadcast after it. It is voided only when it
 can no longer land. Workers resume what a process left unfinished.
