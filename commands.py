@@ -109,10 +109,6 @@ class _Unloaded(AppGroup):
 
     def _loaded(self, context: click.Context | None) -> click.Command:
         application = self._load()
-        if self.name == _MIGRATIONS:
-            from app.status import migrations  # noqa: PLC0415 - not needed to list the commands
-
-            migrations.bind(application)
         if context is not None:
             context.with_resource(application.app_context())
         return application.cli.commands[self.name or ""]

@@ -15,6 +15,7 @@ from app.platform import row_seals
 from app.shopping import service as shopping
 from app.state import app_state
 from app.status.cli import doctor
+from app.status.migrations import MigrationCommands
 from app.wallets.kinds.bridge import commands as bridges
 from app.web.openapi import OpenApiDocument
 
@@ -26,7 +27,7 @@ purchases = AppGroup("purchases", help="Purchases in web shops.")
 def register(app: Flask) -> None:
     """Add the commands, which the root's `commands.py` lists, to an application."""
     groups = keys, documents, purchases, gateway.group, payments.group, *platform.groups, bridges
-    for command in (*groups, doctor, platform.platform, platform.restored):
+    for command in (*groups, doctor, platform.platform, platform.restored, MigrationCommands(app)):
         app.cli.add_command(command)
 
 

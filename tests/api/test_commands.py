@@ -15,7 +15,6 @@ from flask.cli import FlaskGroup
 
 import commands
 from app.state import Application
-from app.status import migrations
 from launcher.sandbox_secrets import GENERATORS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,8 +33,7 @@ def _refuse() -> Flask:
 
 def test_every_listed_text_is_that_of_the_command(app: Application) -> None:
     listed = commands.listing(_refuse)
-    migrations.bind(app)
-    groups = {name for name, each in app.cli.commands.items() if isinstance(each, click.Group)}
+    groups = {name for name, each in app.cli.commands.items() if isinstance(each, click.Group)} | {"db"}
     assert len(groups) > 10
     for arguments in ([], ["--help"], *([name] for name in groups), *([name, "--help"] for name in groups)):
         shown, real = _invoke(listed, *arguments), _invoke(app, *arguments)
