@@ -304,13 +304,14 @@ def _damage(session: Session, account: str, values: dict[str, int]) -> None:
 
 def test_the_daily_budget_is_granted_to_the_last_nano_and_renewed_at_midnight(account: str) -> None:
     assert account
-    noon = datetime(2026, 11, 21, 12, tzinfo=UTC)
-    unit(accounts.consume, 60, limit_nanos=100, now=noon)
-    unit(accounts.consume, 40, limit_nanos=100, now=noon)
-    with pytest.raises(RateLimited) as refusal:
-        unit(accounts.consume, 1, limit_nanos=100, now=noon)
-    assert refusal.value.retry_after_seconds == 12 * 3600 + 1
-    unit(accounts.consume, 100, limit_nanos=100, now=noon + timedelta(hours=12))
+    with time_machine.travel(datetime(2026, 11, 21, 12, tzinfo=UTC), tick=False) as noon:
+        unit(accounts.consume, 60, limit_nanos=100)
+        unit(accounts.consume, 40, limit_nanos=100)
+        with pytest.raises(RateLimited) as refusal:
+            unit(accounts.consume, 1, limit_nanos=100)
+        assert refusal.value.retry_after_seconds == 12 * 3600 + 1
+        noon.shift(timedelta(hours=12))
+        unit(accounts.consume, 100, limit_nanos=100)
 
 
 def test_a_grant_larger_than_the_daily_budget_is_refused(account: str) -> None:
