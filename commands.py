@@ -60,8 +60,8 @@ _GROUPS = {
         "log.",
         "list": "List deleted wallets with kept keys, and the earliest time of their deletion.",
     }),
-    "treasury": ("The recipients of payments, and the settlement key.", {
-        "show": "Show the recipients, the settlement key's addresses, balances, and the budget of failed payments.",
+    "treasury": ("The recipients of payments, and the settlement keys.", {
+        "show": "Show the recipients, the settlement keys' addresses, balances, and the budget of failed payments.",
         "withdraw": "Transfer from one of the service's wallets, which also pays the network fee.",
     }),
 }  # fmt: skip
