@@ -218,7 +218,7 @@ class LocalVault(_NonCopyable):
         return key_id in self._mac_keys and hmac.compare_digest(self._mac(key_id, message).encode(), mac.encode())
 
     def _mac(self, key_id: str, message: bytes) -> str:
-        return f"{key_id}.{hpke.encode(hmac.digest(self._mac_keys[key_id], message, 'sha256'))}"
+        return f"{key_id}.{hpke.base64url(hmac.digest(self._mac_keys[key_id], message, 'sha256'))}"
 
     def create_wallet(self, location: SecretLocation) -> NewWallet:
         """Seal new entropy of 128 bits with its keys: to derive them for each signature would take two milliseconds."""
@@ -275,7 +275,7 @@ def _unreadable() -> Rejected:
 
 def _encrypt(key: AESGCM, secret: bytes, location: SecretLocation) -> str:
     nonce = secrets.token_bytes(_NONCE_BYTES)
-    return hpke.encode(nonce + key.encrypt(nonce, secret, _associated_data(location)))
+    return hpke.base64url(nonce + key.encrypt(nonce, secret, _associated_data(location)))
 
 
 def _decrypt(key: AESGCM, text: str, location: SecretLocation) -> bytes:
@@ -298,4 +298,4 @@ def _decode(text: str) -> bytes:
     except ValueError:
         return b""
     # The last letter has spare bits; only one spelling of a ciphertext is accepted.
-    return body if hpke.encode(body) == text else b""
+    return body if hpke.base64url(body) == text else b""

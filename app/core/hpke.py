@@ -19,7 +19,7 @@ def new_key() -> tuple[bytes, str]:
     """Return a private key, and its public key."""
     key = ec.generate_private_key(_CURVE)
     point = key.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
-    return key.private_numbers().private_value.to_bytes(32, "big"), encode(point)
+    return key.private_numbers().private_value.to_bytes(32, "big"), base64url(point)
 
 
 def point(public_key: str) -> ec.EllipticCurvePublicKey:
@@ -29,7 +29,7 @@ def point(public_key: str) -> ec.EllipticCurvePublicKey:
 
 def seal(message: bytes, recipient: ec.EllipticCurvePublicKey, info: str) -> str:
     """Encrypt a message for one purpose."""
-    return encode(_SUITE.encrypt(message, recipient, info.encode()))
+    return base64url(_SUITE.encrypt(message, recipient, info.encode()))
 
 
 def unseal(sealed: str, private_key: bytes, info: str) -> bytes:
@@ -41,7 +41,7 @@ def unseal(sealed: str, private_key: bytes, info: str) -> bytes:
         raise ValueError("this was not sealed for this key and purpose") from None
 
 
-def encode(body: bytes) -> str:
+def base64url(body: bytes) -> str:
     return base64.urlsafe_b64encode(body).rstrip(b"=").decode()
 
 

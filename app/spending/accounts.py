@@ -182,7 +182,7 @@ def countable_sums(account: Account, amount_nanos: int) -> WindowTotals:
 
 
 def wallet_not_found() -> NotFound:
-    """Return the error for a wallet that was deleted concurrently."""
+    """Return the error for a wallet that does not exist, that another agent has, or that was deleted concurrently."""
     return NotFound("No wallet with this id belongs to this key.")
 
 

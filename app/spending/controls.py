@@ -6,10 +6,10 @@ The only writer of `spending_controls`.
 
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, Table, bindparam, func, insert, select
 from sqlalchemy.orm import Session
@@ -44,12 +44,23 @@ _WITH_CONTROLS = (
 _STATUS = PreparedRead(_WITH_CONTROLS.where(SpendingAccount.wallet_id == bindparam("of_wallet")))
 
 
-ControlsChange: TypeAlias = dict[str, Any]
-"""Values of `Controls` to set. Without controls yet, others are 0 or empty, or the default if they are locked.
+@dataclass(frozen=True, slots=True)
+class ControlsChange:
+    """Values to set; None keeps a value. Without controls yet, it is 0 or empty, or the default if they are locked.
 
-Addresses are canonical (`app.core.chains`) and domains lower-case host names: the schema normalises them.
-"""
-_NAMES = tuple(each.name for each in fields(Controls) if each.compare)
+    Addresses are canonical (`app.core.chains`) and domains lower-case host names: the schema normalises them.
+    """
+
+    daily_limit_nanos: int | None = None
+    weekly_limit_nanos: int | None = None
+    monthly_limit_nanos: int | None = None
+    per_tx_limit_nanos: int | None = None
+    allowed_addresses: Sequence[str] | None = None
+    allowed_domains: Sequence[str] | None = None
+    locked: bool | None = None
+    approval_threshold_nanos: int | None = None
+    approve_new_recipients: bool | None = None
+    approve_new_domains: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +86,10 @@ class ControlsReplacement:
 
         Controls that were created are shown with all values: a lock adds the default limits.
         """
-        sent = [name for name in _NAMES if name in changes]
+        sent = [name for name, value in asdict(changes).items() if value is not None]
         return {
             "before": None if self.old is None else _shown(self.old, sent, self.new),
-            "after": _shown(self.new, sent if self.old else _NAMES, self.old or Controls()),
+            "after": _shown(self.new, sent if self.old else asdict(changes), self.old or Controls()),
         }
 
 
@@ -168,7 +179,7 @@ def put_controls(session: Session, wallet_id: str, changes: ControlsChange) -> t
 
     It may tighten but not loosen locked controls, and never locks or unlocks. Raises: ControlsLocked, NotFound.
     """
-    changes = {name: value for name, value in changes.items() if name != "locked"}
+    changes = replace(changes, locked=None)
     account, old = _locked_controls(session, wallet_id)
     if old is not None and old.locked and policy.is_looser(old, apply_changes(old, changes)):
         raise ControlsLocked
@@ -281,7 +292,7 @@ def _locked_controls(session: Session, wallet_id: str) -> tuple[accounts.Account
 def apply_changes(old: Controls | None, changes: ControlsChange) -> Controls:
     """Return the controls after a change; locking a wallet without controls sets the default ones."""
     if old is None:
-        old = DEFAULT if changes.get("locked") else Controls()
+        old = DEFAULT if changes.locked else Controls()
     new = _changed_values(changes)
     new |= {name: tuple(value) for name, value in new.items() if isinstance(value, list)}
     return replace(old, **new)
@@ -290,7 +301,9 @@ def apply_changes(old: Controls | None, changes: ControlsChange) -> Controls:
 def _changed_values(changes: ControlsChange) -> dict[str, Any]:
     """Return the values that a change sets, by column; duplicates in lists are dropped."""
     return {
-        name: value if isinstance(value, bool | int) else list(dict.fromkeys(value)) for name, value in changes.items()
+        name: value if isinstance(value, bool | int) else list(dict.fromkeys(value))
+        for name, value in asdict(changes).items()
+        if value is not None
     }
 
 

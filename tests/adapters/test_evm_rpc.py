@@ -293,6 +293,14 @@ def test_a_tolerated_error_is_a_result_and_any_other_fails_the_endpoint() -> Non
             rpc.run(number, echo(1))
 
 
+def test_a_mistake_of_our_own_reader_is_not_taken_for_an_answer_of_the_endpoint() -> None:
+    mistaken = RpcCall("echo", (), read=lambda _result: dict[str, str]()["missing"])
+    with pytest.raises(KeyError):
+        mistaken.set_reply({"result": "0x7"})
+    with pytest.raises(EndpointError, match="unexpected_answer"):
+        mistaken.set_reply({"id": 1})
+
+
 def test_no_cookie_is_stored_and_no_redirect_followed() -> None:
     def recording(asked: Asked) -> Reply:
         reply = node(asked)

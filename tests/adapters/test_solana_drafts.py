@@ -16,12 +16,12 @@ from solders.pubkey import Pubkey
 from solders.token import ID as TOKEN_PROGRAM
 from solders.token.state import TokenAccount, TokenAccountState
 from solders.transaction import VersionedTransaction
-from spl.token.constants import ASSOCIATED_TOKEN_PROGRAM_ID
+from spl.token.constants import ASSOCIATED_TOKEN_PROGRAM_ID, WRAPPED_SOL_MINT
 
 from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS
 from app.adapters.solana.send import tokens, transactions
-from app.core.chains import SOL, USDC, Token
+from app.core.chains import SOL, USDC, Token, token_named
 from app.ports.chain import TransactionDraft, TransactionStatus
 from app.ports.errors import Rejected, Unreachable
 from solana_node import USDC_MINT, SolanaNode
@@ -139,6 +139,26 @@ def test_sol_at_the_token_accounts_address_counts_towards_its_rent(node: SolanaN
 
     assert outcome(chain, sender, transaction).fee_units == draft.fee_units < TOKEN_RENT
     assert chain.balances(to).of(USDC).units == 7
+
+
+def test_wrapped_sol_is_not_counted_as_the_rent_of_the_account_that_it_arrives_at(
+    node: SolanaNode, chain: SolanaChain
+) -> None:
+    sender, to, units = funded(node), _new_address(), 2 * WHOLE_SOL
+    for owner, held in ((sender.address, 5 * WHOLE_SOL), (to, 1)):
+        key = Pubkey.from_string(owner)
+        state = TokenAccount(
+            mint=WRAPPED_SOL_MINT, owner=key, amount=held, delegate=None, state=TokenAccountState.Initialized,
+            is_native=TOKEN_RENT, delegated_amount=0, close_authority=None,
+        )  # fmt: skip
+        account = Account(TOKEN_RENT + held, bytes(state), TOKEN_PROGRAM)
+        node.set_account(tokens.account_of(key, WRAPPED_SOL_MINT), account)
+    node.advance(40)
+
+    token = token_named(f"{WRAPPED_SOL_MINT}:{SOL.decimals}")
+    to_known, to_new = (chain.draft(intent(sender, each, units, token)) for each in (to, _new_address()))
+
+    assert (to_known.rent_units, to_new.rent_units) == (0, TOKEN_RENT)
 
 
 def test_the_full_balance_can_be_sent_but_no_dust_left(node: SolanaNode, chain: SolanaChain) -> None:

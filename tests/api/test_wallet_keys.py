@@ -393,8 +393,8 @@ def test_a_deleted_wallet_gives_nothing_and_leaves_no_request(ada: KeyOwner) -> 
 def test_what_is_not_a_point_of_the_curve_gets_nothing(ada: KeyOwner) -> None:
     ada.ask()
     for point in (
-        "", "AA", "====", "é", "B" * 5000, hpke._encode(b"\0"), hpke._encode(b"\4" + bytes(64)),
-        hpke._encode(b"\4" + b"\xff" * 64), hpke._encode(bytes(32)),
+        "", "AA", "====", "é", "B" * 5000, hpke.base64url(b"\0"), hpke.base64url(b"\4" + bytes(64)),
+        hpke.base64url(b"\4" + b"\xff" * 64), hpke.base64url(bytes(32)),
     ):  # fmt: skip
         with ada.later():
             refused = ada.take(public_key=point)
@@ -406,7 +406,7 @@ def test_what_is_not_a_point_of_the_curve_gets_nothing(ada: KeyOwner) -> None:
 def test_a_key_of_another_curve_gets_nothing() -> None:
     other = ec.generate_private_key(ec.SECP256K1()).public_key()
     with pytest.raises(ValueError, match="Invalid EC key"):
-        hpke.point(hpke._encode(other.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)))
+        hpke.point(hpke.base64url(other.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)))
 
 
 def test_a_request_that_sql_moves_forward_moves_to_another_wallet_or_inserts_is_refused(
@@ -586,7 +586,7 @@ def test_an_import_needs_a_passkey_that_signs_what_was_sealed(ada: KeyOwner) -> 
 
 
 def test_what_was_not_sealed_is_a_clear_error(ada: KeyOwner) -> None:
-    for sealed in ("A", "AAAA", "x" * 3000, "é", hpke._encode(b"\4" + bytes(100))):
+    for sealed in ("A", "AAAA", "x" * 3000, "é", hpke.base64url(b"\4" + bytes(100))):
         refused = ada.finish_import(ada.begin_import(), "", sealed=sealed)
         assert (refused.status_code, "12 or 24 words" in refused.text) == (400, True), sealed
 
@@ -629,7 +629,7 @@ def test_neither_words_nor_keys_are_in_logs_pages_events_entries_or_rows(ada: Ke
     secrets = [TWELVE.strip(), TWELVE[:40], words, " ".join(words.split()[:3]), "abandon", "zoo"]
     for entropy in (custody_entropy(words), custody_entropy(TWELVE)):
         for key in (entropy, *(each for each in private_keys(entropy))):
-            secrets += [key.hex(), hpke._encode(key), repr(key)[2:-1]]
+            secrets += [key.hex(), hpke.base64url(key), repr(key)[2:-1]]
     for place in (*written, *stored, *(each.text for each in pages)):
         for secret in secrets:
             assert secret not in place, place[:200]

@@ -312,7 +312,7 @@ def run(service: Service, scenario: Scenario, point: Point | None = None, *, at:
 def _live(service: Service, scenario: Scenario, point: Point | None, at: datetime | None, answer: Connection) -> None:
     wire = Tripwire(point)
     app = service.app(wire)
-    with app.appfork_server(), time_machine.travel(at, tick=True) if at else nullcontext():
+    with app.app_context(), time_machine.travel(at, tick=True) if at else nullcontext():
         # Once per process, and not part of any scenario.
         custody.assert_network()
         # The database driver cannot be interrupted, so these two surround the commit.

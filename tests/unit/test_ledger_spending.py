@@ -280,6 +280,15 @@ def test_controls_are_created_with_zeros_and_updated_with_the_given_fields(walle
     assert read(controls.controls_of, [wallet, new_id()]) == {wallet: emptied}
 
 
+def test_a_change_has_no_values_but_controls_and_keeps_those_that_it_does_not_name(wallet: str) -> None:
+    _put(wallet, ControlsChange(daily_limit_nanos=5, allowed_domains=["shop.example"]))
+    changed = _put(wallet, ControlsChange(daily_limit_nanos=None, weekly_limit_nanos=9, allowed_domains=None))
+    assert (changed.daily_limit_nanos, changed.weekly_limit_nanos) == (5, 9)
+    assert changed.allowed_domains == ("shop.example",)
+    with pytest.raises(TypeError):
+        ControlsChange(monthly_limit=1)  # type: ignore[call-arg]
+
+
 def test_locked_controls_can_be_loosened_by_the_owner_but_not_by_the_agent(wallet: str) -> None:
     set_default(wallet)
     _set_lock(wallet, locked=True)

@@ -46,6 +46,7 @@ class EtherBridge:
 _DEPOSIT = Function("optimism_portal", "depositTransaction")
 _DEPOSITED_EVENT = ContractEvent("optimism_portal", "TransactionDeposited")
 """Sender, recipient, version, opaque fields."""
+_DEPOSIT_TYPE = b"\x7e"
 _GAS = 21_000
 """The gas of a plain transfer to oneself; the portal burns about as much on Ethereum."""
 _OPAQUE = 73
@@ -70,7 +71,7 @@ def derived_hashes(receipt: TransactionReceipt | None, *, portal: str, sender: s
             addresses = [bytes.fromhex(address[2:]) for address in (sender, recipient)]
             numbers = [int.from_bytes(opaque[at:end], "big") for at, end in ((0, 32), (32, 64), (64, 72))]
             derived = rlp.encode([source, *addresses, *numbers, 0, opaque[_OPAQUE:]])
-            found.append("0x" + keccak(b"\x7e" + bytes(derived)).hex())
+            found.append("0x" + keccak(_DEPOSIT_TYPE + bytes(derived)).hex())
     return tuple(found)
 
 

@@ -93,6 +93,13 @@ def order_replies(replies: Sequence[Any], *, expected: int) -> Sequence[Mapping[
     return [found[number] for number in range(expected)]
 
 
+def _result_of(reply: Mapping[str, object]) -> object:
+    """Return the result, which may be null. Raises: MalformedResponseError."""
+    if "result" not in reply:
+        raise MalformedResponseError("expected a result")
+    return reply["result"]
+
+
 def error_of(reply: object) -> RpcError:
     """Return the error of a reply, 8 KiB of each text at most. Raises: MalformedResponseError."""
     error = _ErrorReply.read(reply)
@@ -169,8 +176,8 @@ class RpcCall(Generic[T]):
             if reply.get("error") is not None:
                 self.error = error_of(reply)
             else:
-                self._answers = [self.read(reply["result"])]
-        except (MalformedResponseError, KeyError) as malformed:
+                self._answers = [self.read(_result_of(reply))]
+        except MalformedResponseError as malformed:
             if not self.tolerates_malformed:
                 raise EndpointError("unexpected_answer") from None
             self.set_unreadable(str(malformed))

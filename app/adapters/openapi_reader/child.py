@@ -26,6 +26,7 @@ from app.adapters.openapi_reader.limits import InvalidDocumentError, json_pointe
 from app.ports.specifications import MAX_SECONDS
 
 _PLACEHOLDER = re.compile(r"{([^{}]*)}")
+_MAX_DESCENT = 40
 
 
 class OpenApiSchemas:
@@ -103,7 +104,7 @@ def _own_parameters(
 
 def _most_specific_error(problem: ValidationError) -> ValidationError:
     """If no alternative fits, return the error of the closest one."""
-    for _ in range(40):
+    for _ in range(_MAX_DESCENT):
         branches = getattr(problem.kind, "context", None)
         inner = [error for branch in branches or () for error in branch if "$ref" not in error.message]
         if not inner:
@@ -217,7 +218,7 @@ def _sample(document: Mapping[str, Any], raw: Any, depth: int, *, name: str = "t
 
 
 def _single_line(text: str) -> str:
-    """Return a text on one line, without control and bidirectional characters."""
+    """Return the first 200 characters of a text on one line, without control and bidirectional ones."""
     return "".join(letter if unicodedata.category(letter)[0] != "C" else " " for letter in text)[:200]
 
 

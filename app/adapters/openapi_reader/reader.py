@@ -22,19 +22,19 @@ _ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"}
 class OpenApiReader:
     def __init__(self, *, max_seconds: float = MAX_SECONDS) -> None:
         self._max_seconds = max_seconds
-        self._semaphore = threading.BoundedSemaphore(2)
+        self._processes = threading.BoundedSemaphore(2)
 
     def read(self, document: str) -> Specification:
         assert_no_unit()
         encoded = document.encode(errors="surrogatepass")
         if len(encoded) > MAX_BYTES:
             raise _invalid("The document exceeds the limit of 1 MiB.")
-        if not self._semaphore.acquire(timeout=_QUEUE_SECONDS):
+        if not self._processes.acquire(timeout=_QUEUE_SECONDS):
             raise Unreachable("busy")
         try:
             result = self._run(encoded)
         finally:
-            self._semaphore.release()
+            self._processes.release()
         if "problem" in result:
             raise _invalid(result["problem"], result["place"])
         return Specification(result["document"], result["endpoints"], result["example"])

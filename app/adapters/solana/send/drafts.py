@@ -7,6 +7,7 @@ from solders.pubkey import Pubkey
 from solders.system_program import ID as SYSTEM_PROGRAM
 from solders.system_program import TransferParams, transfer
 from solders.token import ID as TOKEN_PROGRAM
+from spl.token.constants import WRAPPED_SOL_MINT
 
 from app.adapters.solana.client.calls import SolanaRpc
 from app.adapters.solana.client.wire import AccountState, OwnedToken
@@ -36,12 +37,15 @@ def draft_transfer(
     # What is not known yet is at its maximum, with a creation that may do nothing.
     trial = transactions.compiled(sender, [*creating, paying], budget=(transactions.MAX_COMPUTE_UNITS, 0))
     readings = simulate(rpc, level, trial, [sender, recipient, *accounts])
-    payer, paid, own, receiving = (*readings.before, None, None)[:4]
+    payer, paid, *of_token = readings.before
+    own, receiving = of_token or (None, None)
     assert_valid_recipient(intent, paid, receiving, readings.empty_rent, mint=mint)
     budget = transactions.compute_unit_limit(readings.simulation.compute_units), readings.price
     network_fee, lamports = transactions.fee_lamports(*budget), payer.lamports if payer else 0
     assert_payer_rent_exempt(readings.empty_rent, lamports=lamports, network_fee=network_fee)
-    rent_units = readings.missing_rent(receiving, place=3) if creating else 0
+    creating = [] if tokens.is_account(receiving) else creating
+    wrapped_units = units if mint == WRAPPED_SOL_MINT else 0
+    rent_units = readings.missing_rent(receiving, place=3, paid=wrapped_units) if creating else 0
     fee_units = network_fee + rent_units
     token_units = tokens.units_of(own, owner=sender, mint=mint) if held is None else held.units
     assert_affordable(intent, lamports, token_units, fee_units, readings.empty_rent)
@@ -50,8 +54,7 @@ def draft_transfer(
         raise Rejected("invalid_token", details={"token_is": refusal})
     if not _lacks_only_fee(intent, readings, lamports, fee_units):
         readings.assert_succeeded()
-    body = [paying] if tokens.is_account(receiving) else [*creating, paying]
-    message = transactions.compiled(sender, body, readings.latest.blockhash, budget=budget)
+    message = transactions.compiled(sender, [*creating, paying], readings.latest.blockhash, budget=budget)
     terms = transactions.transaction_terms(transactions.unsigned_transaction(message), readings.latest)
     balances = lamports, lamports if token == SOL else token_units
     draft = readings.draft(intent, terms, fee_units, balances, recipient_kind(intent.recipient, paid))

@@ -47,10 +47,13 @@ class SimulatedTransaction:
             revert = refusals.simulation_error(self.simulation.error)
             raise Rejected("simulation_failed", details={"revert": revert})
 
-    def missing_rent(self, account: AccountState | None, *, place: int) -> int:
-        """Return the rent of a new token account at a place, less what was sent to its address in advance."""
+    def missing_rent(self, account: AccountState | None, *, place: int, paid: int = 0) -> int:
+        """Return the rent of a new token account at a place, less what was sent to its address in advance.
+
+        `paid` are the lamports of a payment to it in wrapped SOL.
+        """
         created = self.after[place] if self.after else None
-        rent = self.token_rent if created is None else created.lamports  # extensions make accounts larger
+        rent = self.token_rent if created is None else created.lamports - paid  # extensions make accounts larger
         return max(rent - (account.lamports if account else 0), 0)
 
     def draft(

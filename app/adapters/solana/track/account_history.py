@@ -168,6 +168,8 @@ def page(
     at_least: int | None = None,
 ) -> SolanaRpcCall[tuple[HistoryEntry, ...]]:
     """Return a call for a page of an account's history, newest first, from a node that has a slot."""
-    newest, oldest = (None if each is None else Signature.from_string(each) for each in (before, until))
-    config = RpcSignaturesForAddressConfig(newest, oldest, limit, commitment, at_least)
+    first, last = (None if each is None else Signature.from_string(each) for each in (before, until))
+    config = RpcSignaturesForAddressConfig(
+        before=first, until=last, limit=limit, commitment=commitment, min_context_slot=at_least
+    )
     return SolanaRpcCall(GetSignaturesForAddress(Pubkey.from_string(account), config), history)

@@ -25,6 +25,7 @@ from app.ports.errors import Rejected
 from app.ports.facilitator import ExpectedPayment, IncomingPayment, PaymentAuthorization, SettlementCapacity
 
 _CONFIRMED = CommitmentLevel.Confirmed
+_ACCOUNT_CREATION_UNITS = 40_000
 
 
 class _DatedTransaction(LandedTransaction):
@@ -104,7 +105,7 @@ class SolanaFacilitator:
         self._rpc.run(latest, rent)
         payer = Pubkey.from_string(settler)
         creating = tokens.create_account(payer, Pubkey.from_string(recipient), self._mint)
-        budget = 40_000, 1
+        budget = _ACCOUNT_CREATION_UNITS, 1
         message = transactions.compiled(payer, [creating], latest.result.blockhash, budget=budget)
         creation = transactions.unsigned_transaction(message)
         return self._draft(settler, creation, rent.result + payments.MAX_FEE_LAMPORTS)

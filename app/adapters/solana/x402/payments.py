@@ -56,6 +56,7 @@ TYPICAL_FEE_LAMPORTS = _SIGNATURES * transactions.BASE_FEE_LAMPORTS + 1
 
 def usdc_asset(deployment: SolanaDeployment) -> PaymentAsset:
     genesis = deployment.genesis_hash
+    # CAIP-2 has room for 32 letters.
     return PaymentAsset(
         network=f"solana:{genesis[:32] if genesis else 'sandbox'}", legacy_network=None, address=deployment.usdc_mint
     )

@@ -46,7 +46,7 @@ class SolanaTransferSponsor:
         units, price = transactions.compute_unit_limit(readings.simulation.compute_units), readings.price
         # Two sign, and an account that is created needs its rent.
         cost = transactions.fee_lamports(units, price) + transactions.BASE_FEE_LAMPORTS
-        cost += readings.missing_rent(recipient_tokens, place=3)
+        cost += readings.missing_rent(recipient_tokens, place=3) if creates_account else 0
         lamports = payer.lamports if payer else 0
         if lamports < cost + readings.empty_rent:
             raise Rejected("gas_unavailable")
