@@ -270,6 +270,7 @@ def find_owner_code(session: Session, typed: str) -> tuple[OwnerCode, OwnerKeyVi
 
 
 def list_owner_codes(session: Session, key_id: str) -> dict[str, list[Any]]:
+    """Return the rows of an owner key's codes by kind."""
     seal, is_meant = seal_of(OwnerCode), (OwnerCode.owner_key_id == key_id, OwnerCode.expires_at > clock.now())
     rows = session.execute(select(*seal.columns).where(*is_meant)).all()
     return {kind: [row for row in rows if row.kind == kind and seal.accepts(session, row)] for kind in CodeKind}

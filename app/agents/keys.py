@@ -24,22 +24,24 @@ from app.state import app_state
 
 
 def create(
-    actor: Actor, agent_id: str, values: Mapping[str, Any], *, claim: Claim, caller: Principal | None = None
+    actor: Actor, agent_id: str, body: Mapping[str, Any], *, claim: Claim, caller: Principal | None = None
 ) -> tuple[LimitedKey, str]:
     """Make a key with limits, for the agent's own key `caller` or an operator; return it with its text.
 
     Raises: LimitReached, NotFound; RateLimited and Unauthorized for a `caller`.
     """
     _count("30 per minute;200 per day", "new key", caller)
+    # The audit log has the limits, and never the address.
+    limits = {name: value for name, value in body.items() if name != "email"}
     with unit_of_work() as session:
         _lock(session, agent_id, caller)
         key = identity.mint_api_key(KeyKind.GATEWAY)
         follows_tags = budgets.lock_for_tags(session, agent_id)
-        api_keys.add_limited(session, agent_id, key, **values)
+        api_keys.add_limited(session, agent_id, key, email=body["email"], **limits)
         if follows_tags:
             budgets.assign_members(session)
         claim.bind(session, key.id)
-        trail.record(session, actor, AuditEvent(AuditAction.KEY_ADDED, agent_id, after=_recorded(key.id, values)))
+        trail.record(session, actor, AuditEvent(AuditAction.KEY_ADDED, agent_id, after=_recorded(key.id, limits)))
         return api_keys.get_limited(session, agent_id, key.id), key.key
 
 
@@ -95,7 +97,7 @@ def revoke(actor: Actor, agent_id: str, key_id: str) -> LimitedKey:
 def _recorded(key_id: str, limits: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the audit log has of a key's limits."""
     shown = {name: str(value) if isinstance(value, StrEnum | datetime) else value for name, value in limits.items()}
-    return {"key_id": key_id, **{name: value for name, value in shown.items() if name != "email"}}
+    return {"key_id": key_id, **shown}
 
 
 def _count(limit: str, scope: str, caller: Principal | None) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from app.identity import guards
-from app.identity.principal import SHELL, MasterKeyPrincipal, Principal
+from app.identity.principal import SHELL, Principal
 from app.observability import telemetry
 from app.web.client_request import current_request
 
@@ -61,15 +61,11 @@ def system_actor(job: str) -> Actor:
     return Actor(ActorKind.WORKER, None, job)
 
 
-def master_key_actor(key: MasterKeyPrincipal) -> Actor:
-    return _of_request(ActorKind.MASTER_KEY, key.key_id, key.name)
-
-
 def current_actor() -> Actor:
     """Return the user at a shell, or the holder of the request's master or API key. Raises: Unauthorized without."""
     if guards.has_master_key():
         key = guards.current_master_key()
-        return shell_actor() if key is SHELL else master_key_actor(key)
+        return shell_actor() if key is SHELL else _of_request(ActorKind.MASTER_KEY, key.key_id, key.name)
     return agent_actor(guards.current_principal())
 
 

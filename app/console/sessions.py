@@ -9,8 +9,8 @@ from flask import request
 from sqlalchemy import ForeignKey, String, delete, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from app.audit_log import actors, trail
-from app.audit_log.actors import Actor
+from app.audit_log import trail
+from app.audit_log.actors import Actor, ActorKind
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.authenticated import Authenticated, seal_of
 from app.core import clock, identifiers
@@ -24,6 +24,7 @@ from app.identity import service as identity
 from app.identity.limits import client_network
 from app.identity.models import MasterKey
 from app.identity.principal import MasterKeyPrincipal, MasterKeyRole
+from app.observability import telemetry
 from app.owner.passkeys import challenges
 from app.owner.passkeys import service as passkeys
 from app.owner.passkeys.challenges import RelyingParty
@@ -68,7 +69,8 @@ class LiveConsoleSession(PasskeyHolder):
         return challenges.relying_party(request.host)
 
     def actor(self) -> Actor:
-        return actors.master_key_actor(self.caller)
+        by, network = telemetry.originating_request_id(), client_network(request.remote_addr)
+        return Actor(ActorKind.MASTER_KEY, self.key_id, self.caller.name, by, network)
 
     def lock(self, session: Session) -> None:
         master_keys.find(session, self.key_id)

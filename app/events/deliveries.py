@@ -158,8 +158,13 @@ def _pause_until_message(target: EventTarget) -> bool:
     are_same = EventTarget.queue == target.queue if is_mailbox else is_target
     with unit_of_work() as session:
         sent = sorted(at for times in session.scalars(select(EventTarget.sent).where(are_same)) for at in times or ())
-        until = datetime.fromisoformat(sent[-MAX_MESSAGES]) + WINDOW if len(sent) >= MAX_MESSAGES else clock.now()
-        return until > clock.now() and bool(update_rows(session, EventTarget, is_target, paused_until=until))
+        if len(sent) < MAX_MESSAGES:
+            return False
+        until = datetime.fromisoformat(sent[-MAX_MESSAGES]) + WINDOW
+        if until > clock.now():
+            update_rows(session, EventTarget, is_target, paused_until=until)
+            return True
+    return False
 
 
 def _find_due(target_id: str, *, is_digested: bool) -> tuple[list[str], dict[str, datetime]]:
@@ -202,7 +207,7 @@ def _record(
         at = clock.now() if attempt.is_delivered else None
         DELIVERIES.move(session, delivery_id, pending, ended, delivered_at=at, **changes)
         return None
-    delay = DELAYS[tries - 1] * (100 + _random.randint(0, 20)) // 100
+    delay = DELAYS[tries - 1] * (100 + _random.randint(0, 20)) // 100  # spread by up to 20 %
     next_attempt_at = clock.now() + max(delay, attempt.retry_after or delay)
     is_pending = EventDelivery.id == delivery_id, EventDelivery.status == pending.value
     update_rows(session, EventDelivery, *is_pending, next_attempt_at=next_attempt_at, **changes)

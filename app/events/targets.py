@@ -209,6 +209,7 @@ def reveal(target_id: str) -> EventTarget:
 
 
 def list_of(subscriber: Subscriber, page: PageRequest) -> Page[EventTarget]:
+    """Return a page of a subscriber's targets, oldest first."""
     with read_only_unit() as session:
         return page_of(session, EventTarget, page, *_of(subscriber))
 

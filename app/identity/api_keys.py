@@ -4,20 +4,19 @@ A further key spends from the agent's account, and only on models and services.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import case, exists, insert, or_, select, update
 from sqlalchemy.orm import Session
 
-from app.authenticated import change, changing, withdraw
+from app.authenticated import change, changing, seal_of, withdraw
 from app.core import clock
 from app.core.pagination import Page, PageRequest
 from app.db.tables import count, page_of
 from app.errors import LimitReached, NotFound
-from app.identity import budget_counters, budgets, service
-from app.identity.budgets import SharedBudget
+from app.identity import budget_counters, service
 from app.identity.models import ApiKey, BudgetMember, KeyLimit
 from app.identity.principal import BudgetPeriod, KeyKind
 from app.identity.service import MintedKey
@@ -72,30 +71,44 @@ def revoke_gateway_key(session: Session, key_id: str) -> bool:
 
 
 MAX_KEYS = 200
+_SEAL = seal_of(KeyLimit)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitedKey(SharedBudget):
-    """A key with limits, masked, as its own budget."""
+@dataclass(frozen=True, slots=True)
+class LimitedKey:
+    """A key with limits, masked. `used_nanos` is what it has held and spent since its budget last began."""
 
+    id: str
     key: str = field(repr=False)
     email: str | None
+    name: str | None
     tags: Sequence[str]
+    limit_nanos: int | None
+    period: BudgetPeriod
+    used_nanos: int
+    resets_at: datetime | None
     models: Sequence[str]
     requests_per_minute: int | None
     tokens_per_minute: int | None
     expires_at: datetime | None
     revoked_at: datetime | None
+    created_at: datetime
+
+    @property
+    def remaining_nanos(self) -> int | None:
+        return None if self.limit_nanos is None else max(0, self.limit_nanos - self.used_nanos)
 
 
-def add_limited(session: Session, agent_id: str, key: MintedKey, **limits: Any) -> None:
-    """Add a key to a locked agent; `limits` are columns of `key_limits`, or of the key. Raises: LimitReached."""
+def add_limited(
+    session: Session, agent_id: str, key: MintedKey, *, email: str | None, expires_at: datetime | None = None,
+    period: BudgetPeriod = BudgetPeriod.TOTAL, **limits: Any,
+) -> None:  # fmt: skip
+    """Add a key to a locked agent; `limits` are columns of `key_limits`. Raises: LimitReached."""
     of_agent = ApiKey.account_id == agent_id, ApiKey.kind == KeyKind.GATEWAY.value, ApiKey.id != agent_id
     if count(session, ApiKey, *of_agent, ApiKey.revoked_at.is_(None)) >= MAX_KEYS:
         raise LimitReached(f"An agent may have at most {MAX_KEYS} keys with limits; revoke one first.")
-    of_key = {name: limits.pop(name, None) for name in ("email", "expires_at")}
-    digest, period = service.digest_of_limited(key.key), limits.pop("period", BudgetPeriod.TOTAL)
-    created_at = service.add_key(session, key, account_id=agent_id, digest=digest, **of_key)
+    found_by = {"digest": service.digest_of_limited(key.key), "expires_at": expires_at}
+    created_at = service.add_key(session, key, account_id=agent_id, email=email, **found_by)
     values = {"tags": [], "models": [], "period": period.value, **limits}
     session.add(KeyLimit(id=key.id, account_id=agent_id, created_at=created_at, **values))
     session.flush()
@@ -104,12 +117,13 @@ def add_limited(session: Session, agent_id: str, key: MintedKey, **limits: Any) 
 
 
 def list_limited(session: Session, agent_id: str, page: PageRequest, *, with_revoked: bool = True) -> Page[LimitedKey]:
+    """Return a page of an agent's keys with limits, oldest first."""
     conditions = [] if with_revoked else [exists().where(ApiKey.id == KeyLimit.id, ApiKey.revoked_at.is_(None))]
     found = page_of(session, KeyLimit, page, KeyLimit.account_id == agent_id, *conditions)
     ids = [row.id for row in found.items]
     keys = {row.id: row for row in session.scalars(select(ApiKey).where(ApiKey.id.in_(ids)))}
-    own = {each.id: each for each in budgets.read(session, ids)}
-    return Page([_view(session, row, keys[row.id], own[row.id]) for row in found.items], found.total, found.request)
+    used = budget_counters.used(session, ids)
+    return Page([_view(session, row, keys[row.id], used[row.id]) for row in found.items], found.total, found.request)
 
 
 def get_limited(session: Session, agent_id: str | None, key_id: str) -> LimitedKey:
@@ -117,8 +131,8 @@ def get_limited(session: Session, agent_id: str | None, key_id: str) -> LimitedK
     row = session.get(KeyLimit, key_id, populate_existing=True)
     if row is None or agent_id not in (None, row.account_id):
         raise NotFound("There is no such key with limits.")
-    [own] = budgets.read(session, [key_id])
-    return _view(session, row, session.get_one(ApiKey, key_id, populate_existing=True), own)
+    used = budget_counters.used(session, [key_id])
+    return _view(session, row, session.get_one(ApiKey, key_id, populate_existing=True), used[key_id])
 
 
 def change_limited(session: Session, agent_id: str, key_id: str, changes: Mapping[str, Any]) -> None:
@@ -145,10 +159,10 @@ def tags_by_key(session: Session, agent_id: str | None) -> dict[str, Sequence[st
     return {key: tags for key, tags in session.execute(select(KeyLimit.id, KeyLimit.tags).where(*of_agent)) if tags}
 
 
-def _view(session: Session, row: KeyLimit, key: ApiKey, own: SharedBudget) -> LimitedKey:
-    """Return a key with the budget of its row, which was verified with it."""
+def _view(session: Session, row: KeyLimit, key: ApiKey, used_nanos: int) -> LimitedKey:
+    _SEAL.verify(session, row)
     return LimitedKey(
-        **asdict(own), key=mask_key(service.open_api_key(session, key)), email=key.email, tags=row.tags,
-        models=row.models, requests_per_minute=row.requests_per_minute, tokens_per_minute=row.tokens_per_minute,
-        expires_at=key.expires_at, revoked_at=key.revoked_at,
+        row.id, mask_key(service.open_api_key(session, key)), key.email, row.name, row.tags, row.limit_nanos,
+        BudgetPeriod(row.period), used_nanos, budget_counters.resets_at(row.period, clock.now()), row.models,
+        row.requests_per_minute, row.tokens_per_minute, key.expires_at, key.revoked_at, row.created_at,
     )  # fmt: skip

@@ -86,6 +86,7 @@ def counted(session: Session) -> dict[str, tuple[int, datetime]]:
 
 
 def add(session: Session, budget_ids: Collection[str], nanos: int) -> None:
+    """Add what is held or spent to locked counters."""
     for row in read(session, budget_ids):
         _add(session, row, nanos, clock.now())
 

@@ -90,6 +90,7 @@ def end_by_owner(actor: Actor, agent_id: str, grant_id: str) -> None:
 
 
 def list_of(agent_id: str) -> Sequence[tuple[Grant, SpendingSession | None]]:
+    """Return an agent's connections, newest first, with their budgets."""
     with read_only_unit() as session:
         return [
             (grant, None if grant.session_id is None else session.get(SpendingSession, grant.session_id))

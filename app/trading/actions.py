@@ -110,20 +110,24 @@ BUYS = ("buy", "long")
 SELLS = ("sell", "short")
 
 
+class GridError(ValueError):
+    """A number that cannot be rounded to the grid; the message is for the client."""
+
+
 def parse(text: str) -> Decimal:
-    """Parse a positive plain decimal such as `3000.5`: no sign, exponent or spaces. Raises: ValueError."""
+    """Parse a positive plain decimal such as `3000.5`: no sign, exponent or spaces. Raises: GridError."""
     if not _NUMBER.fullmatch(text):
-        raise ValueError('must be a plain decimal number such as "3000.5"')
+        raise GridError('must be a plain decimal number such as "3000.5"')
     number = Decimal(text)
     if number == 0:
-        raise ValueError("must be greater than zero")
+        raise GridError("must be greater than zero")
     if number > _MAX_NUMBER:
-        raise ValueError("is too large")
+        raise GridError("is too large")
     return number
 
 
 def round_price(requested: Decimal, *, size_decimals: int, is_buy: bool) -> Decimal:
-    """Return the nearest price on the grid that is not worse for the client. Raises: ValueError below the smallest."""
+    """Return the nearest price on the grid that is not worse for the client. Raises: GridError below the smallest."""
     finest = -max(0, _PRICE_DECIMALS - size_decimals)
     figures = min(0, requested.adjusted() - (_SIGNIFICANT_FIGURES - 1))
     rounding = ROUND_FLOOR if is_buy else ROUND_CEILING
@@ -131,7 +135,7 @@ def round_price(requested: Decimal, *, size_decimals: int, is_buy: bool) -> Deci
 
 
 def round_size(requested: Decimal, *, size_decimals: int) -> Decimal:
-    """Return the size rounded down to the grid. Raises: ValueError if that is zero."""
+    """Return the size rounded down to the grid. Raises: GridError if that is zero."""
     return _on_grid(requested, -size_decimals, ROUND_FLOOR, f"size, {Decimal(1).scaleb(-size_decimals):f}")
 
 
@@ -139,7 +143,7 @@ def _on_grid(requested: Decimal, exponent: int, rounding: str, smallest: str) ->
     step = Decimal(1).scaleb(exponent)
     on_grid = requested.quantize(step, rounding=rounding, context=_WIDE_CONTEXT).normalize(_WIDE_CONTEXT)
     if on_grid == 0:
-        raise ValueError(f"is below the market's smallest {smallest}")
+        raise GridError(f"is below the market's smallest {smallest}")
     return on_grid
 
 
@@ -183,7 +187,7 @@ def _order(_wallet: WalletView, parameters: Parameters) -> PreparedAction:
         on_grid = round_price(price, size_decimals=market.size_decimals, is_buy=is_buy)
         field = "amount"
         size = round_size(amount, size_decimals=market.size_decimals)
-    except ValueError as error:
+    except GridError as error:
         raise InvalidInput.field(field, str(error)) from None
     rounded = {"price": (price, on_grid), "amount": (amount, size)}
     adjusted = {
@@ -212,7 +216,7 @@ def _valuation_price(market: PerpMarket, price: Decimal, *, is_buy: bool) -> Dec
         mids = exchange_client.get_public(PerpdexQuery(PerpdexTopic.MIDS)).document
         mid = mids.get(market.symbol) if isinstance(mids, dict) else None
         return max(price, parse(mid)) if isinstance(mid, str) else price
-    except (PerpdexError, ValueError):
+    except (PerpdexError, GridError):
         # Without a market price, the order's own price counts.
         return price
 

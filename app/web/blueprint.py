@@ -9,7 +9,7 @@ import io
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from http import HTTPStatus
@@ -144,7 +144,7 @@ def documentation_section(view: Callable[..., Any], part: str) -> dict[str, Any]
 _PAYMENT_INFO = {"offers": [{"intent": "charge", "method": "evm", "amount": None, "description": "In USDC."}]}
 
 
-def document_errors(view: View, errors: Iterable[type[ServiceError]]) -> View:
+def document_errors(view: View, errors: Collection[type[ServiceError]]) -> View:
     manual = documentation_section(view, "manual_doc")
     if PaymentRequired in errors:
         manual["x-payment-info"] = _PAYMENT_INFO

@@ -55,8 +55,16 @@ def test_neither_the_link_nor_the_code_form_claims_the_agent(client: FlaskClient
     assert "Ada&#39;s agent" in looked.text
     assert "only if you started it" in looked.text
     assert "ak_" not in looked.text
-    assert client.get("/device/claim").status_code == 200
     assert _owners() == 0
+
+
+def test_links_lead_to_the_code_form_and_the_address_of_the_last_form_takes_no_code(client: FlaskClient) -> None:
+    for page in (client.get("/device"), client.get("/owner/sign-in")):
+        assert 'href="/device"' in page.text
+        assert 'href="/device/claim"' not in page.text
+    again = client.get("/device/claim", query_string={"code": "ABCD-1234"})
+    assert again.status_code == 200
+    assert "ABCD-1234" not in again.text
 
 
 def test_the_pages_forbid_caching_framing_indexing_and_referrers(client: FlaskClient, register: Register) -> None:

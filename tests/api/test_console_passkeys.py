@@ -113,6 +113,21 @@ def agent(app: Flask) -> Agent:
     return register(app.test_client(), name="Buyer")
 
 
+def test_entries_have_the_network_of_the_browser_and_not_its_whole_address(app: Flask, ada: Person) -> None:
+    for browser in (ada.browser, again := at_console(app)):
+        browser.client.environ_base["REMOTE_ADDR"] = "2001:db8:1:2:3:4:5:6"
+    assert ada.sign_in(again).location == "/admin"
+    assert again.send(again.get("/admin/sign-in"), "/admin/sign-in", master_key=ada.ops.key).status_code == 303
+    removed = ada.act(ada.browser.get(PAGE), f"{PAGE}/remove", **hidden(ada, f"{PAGE}/remove"))
+    assert removed.status_code == 303, removed.text
+    with app.app_context():
+        noted = [each for each in entries() if (each.client_address or "").startswith("2001:")]
+    assert {each.client_address for each in noted} == {"2001:db8:1:2::/64"}
+    assert [each.action for each in noted] == [
+        "master_key.passkey_sign_in", "master_key.console_sign_in", "master_key.passkey_removed",
+    ]  # fmt: skip
+
+
 def acts(app: Flask) -> list[tuple[str, str]]:
     with app.app_context():
         return [(each.action.partition(".")[2], each.actor_name) for each in entries() if "passkey" in each.action]

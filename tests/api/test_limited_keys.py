@@ -15,14 +15,15 @@ from sqlalchemy import select, update
 from app.core import clock, identifiers
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.identity import budget_counters
-from app.identity.models import ApiKey, KeyLimit
+from app.identity.models import ApiKey, BudgetCounter, KeyLimit
 from app.identity.principal import KeyLimits
 from app.platform.shared_budgets import service as shared_budgets
 from app.usage import service as usage
 from app.usage.service import MeteredUsage, UsageCall
 from tests.support.agents import register
 from tests.support.gateway import CHAT, QUESTION, Stage, gateway_stage
-from tests.support.operators import operator
+from tests.support.ledger import statements
+from tests.support.operators import entries, operator
 from tests.support.upstreams import Exchange, chat_answer
 
 CHAT_USD = 0.00625
@@ -271,6 +272,37 @@ def test_a_row_that_raises_its_own_limit_gives_no_access(stage: Stage) -> None:
     with unit_of_work() as session:
         session.execute(update(KeyLimit).where(KeyLimit.id == key_id).values(limit_nanos=10**15))
     assert refusal(stage.chat(headers=headers)) == (401, "UNAUTHORIZED")
+
+
+def test_keys_are_shown_and_revoked_although_a_counter_has_another_limit(stage: Stage) -> None:
+    key_id, _ = issue(stage, limit_usd=1)
+    other_id, _ = issue(stage, limit_usd=2)
+    with unit_of_work() as session:
+        session.execute(update(BudgetCounter).where(BudgetCounter.id == key_id).values(limit_nanos=10**15))
+    listed = stage.agent.get("/v1/keys").get_json()["keys"]
+    assert [(each["id"], each["limit_usd"]) for each in listed] == [(key_id, 1), (other_id, 2)]
+    assert stage.agent.get(f"/v1/keys/{key_id}").get_json()["remaining_usd"] == 1
+    assert stage.agent.delete(f"/v1/keys/{key_id}").status_code == 200
+
+
+def test_keys_are_shown_with_what_they_used_in_two_statements_more(stage: Stage) -> None:
+    key_id, _ = issue(stage, limit_usd=1)
+    for path in ("/v1/keys", f"/v1/keys/{key_id}"):
+        with statements() as seen:
+            assert stage.agent.get(path).status_code == 200
+        about = [each for each in seen if "budget" in each]
+        assert len(about) == 2, about
+        assert not [each for each in about if " budgets" in each]
+
+
+def test_the_audit_log_has_the_limits_of_a_key_and_not_the_address_of_its_holder(stage: Stage) -> None:
+    key_id, _ = issue(stage, limit_usd=1, name="research", email="holder@example.com")
+    with read_only_unit() as session:
+        assert session.get_one(ApiKey, key_id).email == "holder@example.com"
+    [added] = entries(action="agent.key_added")
+    assert added.after is not None
+    assert (added.after["key_id"], added.after["name"]) == (key_id, "research")
+    assert "holder" not in str(added.after)
 
 
 def test_thresholds_are_announced_once_for_each_window(stage: Stage) -> None:

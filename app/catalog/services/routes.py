@@ -44,9 +44,9 @@ def _find_service() -> None:
     if request.method == "POST":
         guards.require_agent()
     if arguments and "service_id" in arguments:
-        is_own = Service.agent_id == guards.current_principal().agent_id
+        are_own = services.owned_by(guards.current_principal().agent_id)
         with read_only_unit() as session:
-            arguments["service"] = services.find(session, arguments.pop("service_id"), is_own, services.IS_LISTED)
+            arguments["service"] = services.find(session, arguments.pop("service_id"), *are_own)
 
 
 @blp.get("")
@@ -54,9 +54,9 @@ def _find_service() -> None:
 @blp.response(200, schemas.OwnedPage)
 def list_services(query: dict[str, Any]) -> Page[Service]:
     """List your services, oldest first, without retired ones."""
-    is_own = Service.agent_id == guards.current_principal().agent_id
+    are_own = services.owned_by(guards.current_principal().agent_id)
     with read_only_unit() as session:
-        return page_of(session, Service, query["page"], is_own, services.IS_LISTED)
+        return page_of(session, Service, query["page"], *are_own)
 
 
 @blp.post("")

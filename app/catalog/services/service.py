@@ -95,7 +95,7 @@ def register(agent_id: str, values: Mapping[str, Any], *, document: str | None, 
 
 def _check_limits(session: Session, agent_id: str, now: datetime) -> None:
     """Check the limits of an agent's services. Raises: LimitReached."""
-    if count(session, Service, *_owned_by(agent_id)) >= MAX_SERVICES_PER_AGENT:
+    if count(session, Service, *owned_by(agent_id)) >= MAX_SERVICES_PER_AGENT:
         raise LimitReached(f"An agent may have at most {MAX_SERVICES_PER_AGENT} services; retire one first.")
     # The rows of retired services remain, and have no other limit.
     is_recent = Service.created_at > now - timedelta(days=1)
@@ -165,7 +165,7 @@ def retire(service_id: str, *, agent_id: str) -> None:
 
 
 def retire_all(session: Session, agent_id: str) -> list[str]:
-    return _retire(session, Service.id.in_(lock_order.lock_rows(session, Service.id, *_owned_by(agent_id))))
+    return _retire(session, Service.id.in_(lock_order.lock_rows(session, Service.id, *owned_by(agent_id))))
 
 
 def _retire(session: Session, rows: ColumnElement[bool]) -> list[str]:
@@ -215,7 +215,8 @@ def owner_statistics(service: Service) -> dict[str, Any]:
         }
 
 
-def _owned_by(agent_id: str | None) -> tuple[Any, Any]:
+def owned_by(agent_id: str | None) -> tuple[Any, Any]:
+    """Return the conditions of an agent's services without retired ones; a gateway-only key, of no agent, has none."""
     return Service.agent_id == agent_id, IS_LISTED
 
 
@@ -227,7 +228,7 @@ def find(session: Session, service_id: str, *conditions: ColumnElement[bool]) ->
 
 
 def _owned(service_id: str, agent_id: str) -> ColumnElement[bool]:
-    return and_(Service.id == service_id, *_owned_by(agent_id))
+    return and_(Service.id == service_id, *owned_by(agent_id))
 
 
 def _replace_specification(session: Session, service_id: str, specification: Specification | None) -> None:

@@ -77,6 +77,7 @@ def show_wallet(key: OwnerKeyView, wallet_id: str | None = None) -> Response:
 
 @auth.session_pages.get(f"{_AGENT}/limits")
 def show_agent_limits(key: OwnerKeyView) -> Response:
+    """Show the limits of the agent's first wallet."""
     with read_only_unit() as session:
         owned = wallets.all_of(session, key.agent_id)
     if not owned:

@@ -39,7 +39,6 @@ _RECEIPT = re.compile(rf"{claims.RECEIPT_PREFIX}_[A-Za-z0-9_-]{{43}}", re.ASCII)
 
 
 @public_pages.get(_PATH)
-@public_pages.get("/device/claim")  # the URL of the last form
 def show_code_form() -> Response:
     """Ask for the code; a code in the link is filled in."""
     return _render_code_form(code=request.args.get("code", ""))
@@ -56,6 +55,12 @@ def look_up_code() -> Response:
     except ServiceError as failure:
         return _render_code_form(code=code, error=failure)
     return _render_agent_form(candidate)
+
+
+@public_pages.get("/device/claim")
+def start_again() -> Response:
+    """Show the empty code form at the URL of the last form, which a browser may open again."""
+    return _render_code_form(code="")
 
 
 @public_pages.post("/device/claim")

@@ -190,6 +190,7 @@ class LimitsPreview:
 
     @property
     def changed(self) -> Sequence[Decided]:
+        """Return the latest payments that are decided otherwise."""
         return [each for each in self.payments if each[1] != each[2]][:5]
 
 

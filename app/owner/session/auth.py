@@ -57,6 +57,7 @@ def set_cookie(response: Response, name: str, value: str, *, max_age: int) -> No
 
 
 def delete_cookie(response: Response, name: str) -> None:
+    """Delete a cookie by its name without the prefix."""
     response.delete_cookie(_full_name(name), path="/", secure=_is_https(), httponly=True, samesite="Strict")
 
 

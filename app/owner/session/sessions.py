@@ -259,6 +259,7 @@ def _add_key(session: Session, session_id: str, key_id: str) -> str:
 
 
 def end_by_token(session: Session, token: str | None, kind: Any = OwnerSession) -> None:
+    """End the session of an owner, or of another kind, that has a token."""
     if token is not None:
         session.execute(delete(kind).where(kind.digest == identifiers.digest(token)))
 

@@ -75,6 +75,7 @@ def look_up_owner_code() -> Response:
 
 @auth.public_pages.post("/owner/recover/use")
 def use_owner_code() -> Response:
+    """Make the holder of a code the owner, and sign them in."""
     code, token = request.form.get("code", ""), request.form.get("token", "")
     key = None
     with suppress(BadData):

@@ -76,6 +76,7 @@ class BudgetChanges(Schema):
 
 
 def columns_of(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a body sets in the columns of `budgets`."""
     columns = {**body}
     if "velocity" in columns:
         rule = columns.pop("velocity") or {}

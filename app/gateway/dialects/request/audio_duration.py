@@ -201,7 +201,8 @@ def _flac_frame(header: bytes, stated: int) -> tuple[int, int]:
     size = int.from_bytes(header[at : at + size_bytes]) + 1
     rate = int.from_bytes(header[at + size_bytes : at + size_bytes + rate_bytes])
     at += size_bytes + rate_bytes
-    if at >= len(header) or reduce(lambda crc, each: _CRC8[crc ^ each], header[:at], 0) != header[at]:
+    checksum = reduce(lambda crc, each: _CRC8[crc ^ each], header[:at], 0)
+    if at >= len(header) or checksum != header[at]:
         return 0, 0
     count = size if size_bytes else _FLAC_SIZES[size_code]
     if rate_code == 0:

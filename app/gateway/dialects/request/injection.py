@@ -115,7 +115,7 @@ def add_cost(body: bytes, cost: str) -> bytes:
 
 
 def _with_output_limit(text: str, names: Sequence[str], tokens: int) -> str:
-    """Return the text of an object in which each of these limits is at most `bound`, and one is set.
+    """Return the text of an object in which each of these limits is at most `tokens`, and one is set.
 
     An upstream may read any of the fields, and may treat zero as no limit.
     """
