@@ -148,6 +148,7 @@ class Host:
         return {
             **{name: value for name, value in self.environment.items() if name not in SECRETS},
             "DATABASE_URL": f"postgresql://purser:{password}@{self.local}:6432/purser",
+            "DATABASE_REPLICA_URL": f"postgresql://purser:{password}@{self.local}:6432/purser_reports",
             "REDIS_URL": f"redis://:{self.environment['REDIS_PASSWORD']}@{self.local}:6379/0",
             "PORT": "8080",
             "GUNICORN_CMD_ARGS": f"--bind {self.listen}:8080",

@@ -121,6 +121,55 @@ def test_a_host_that_ends_during_a_request_is_reported_as_the_api_reports_an_unk
     assert (error["code"], error["details"]) == ("OVERLOADED", {"outcome": "unknown"})
 
 
+def _section(text: str, name: str) -> str:
+    sections = re.split(r"^(?=frontend|backend|listen|defaults)", text, flags=re.MULTILINE)
+    return next(each for each in sections if each.startswith(f"{name}\n"))
+
+
+def _milliseconds(section: str, name: str) -> int:
+    found = re.search(rf"\b{name} (\d+)(ms|s)\b", section)
+    assert found is not None
+    return int(found[1]) * (1 if found[2] == "ms" else 1000)
+
+
+def test_an_unplugged_web_host_is_given_up_within_two_seconds_and_a_slow_one_is_not(
+    environment: dict[str, str],
+) -> None:
+    text = rendered("web1", environment)["haproxy-public.cfg"]
+    web, ready = _section(text, "backend web"), _section(text, "backend ready")
+    connect = _milliseconds(web, "timeout connect")
+    # The pause before a check, the first that fails, the pause before the second, and the second.
+    assert _milliseconds(web, "inter") + _milliseconds(web, "fastinter") + 2 * connect <= 1500
+    assert "on-marked-down shutdown-sessions" in web
+    # Only connections are checked here: a process that answers late, or 503, is not cut off from what it was sent.
+    assert "httpchk" not in web
+    assert "option httpchk GET /v1/health" in ready
+    assert "shutdown-sessions" not in ready
+    assert _milliseconds(ready, "timeout check") >= 3000
+
+
+def test_reports_are_read_from_a_replica_through_few_connections(environment: dict[str, str]) -> None:
+    found = rendered("web1", environment)
+    service = start.Host("web1", environment).environment_of("web")
+    assert service["DATABASE_REPLICA_URL"].endswith("@127.0.81.4:6432/purser_reports")
+    assert "purser_reports = host=127.0.81.4 port=5001 dbname=purser pool_size=5" in found["pgbouncer.ini"]
+    replica = _section(found["haproxy.cfg"], "listen replica")
+    assert "bind 127.0.81.4:5001" in replica
+    assert "uri /replica" in replica
+    parameters = yaml.safe_load(found["patroni.yml"])["bootstrap"]["dcs"]["postgresql"]["parameters"]
+    assert parameters["hot_standby_feedback"] is True
+
+
+@pytest.mark.parametrize("part", ["web1-web", "worker2-worker", "worker2-scheduler"])
+def test_containers_have_the_databases_that_a_host_has(part: str, environment: dict[str, str]) -> None:
+    host, _, name = part.partition("-")
+    of_host = start.Host(host, environment).environment_of(name)
+    of_container = SERVICES[part]["environment"]
+    for setting in ("DATABASE_URL", "DATABASE_REPLICA_URL"):
+        assert of_container[setting].rpartition("/")[2] == of_host[setting].rpartition("/")[2]
+        assert ":6432/" in of_container[setting]
+
+
 def test_without_a_part_the_command_line_is_explained() -> None:
     ran = subprocess.run(
         [sys.executable, str(FOLDER / "start.py"), "data1", "web"], capture_output=True, text=True, check=False
