@@ -189,7 +189,9 @@ class Host:
                 self.command(part), cwd=ROOT if part in SERVICE else self.state, env=self.environment_of(part),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, extra_groups=None, **account,
             )  # fmt: skip
-        (self.state / f"{part}.pid").write_text(str(self._running[part].pid))
+        # A full disk must not end what starts the parts again.
+        with contextlib.suppress(OSError):
+            (self.state / f"{part}.pid").write_text(str(self._running[part].pid))
 
     def _stop(self) -> None:
         # What serves clients ends first, and the database after all that uses it.

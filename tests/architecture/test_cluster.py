@@ -74,6 +74,20 @@ def test_what_an_engine_rewrote_survives_a_restart_of_its_host(environment: dict
     assert rendered("data1", environment)["redis.conf"] == "replicaof 127.0.81.2 6379"
 
 
+def test_a_disk_on_which_nothing_can_be_written_does_not_end_what_starts_parts_again(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "etcd").write_text("#!/bin/sh\nexit 3\n")
+    (programs / "etcd").chmod(0o755)
+    made = start.Host("data1", {**environment, "CLUSTER_USER": "root", "PATH": f"{programs}:/usr/bin:/bin"})
+    (made.state / "etcd.pid").mkdir(parents=True)
+    for _ in range(2):
+        made._keep("etcd")
+        assert made._running["etcd"].wait(30) == 3
+
+
 def test_a_commit_needs_a_second_node_and_outlasts_the_lease(environment: dict[str, str]) -> None:
     found = rendered("data1", environment)
     dynamic = yaml.safe_load(found["patroni.yml"])["bootstrap"]["dcs"]
