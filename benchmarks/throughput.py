@@ -31,6 +31,7 @@ _UNLIMITED = {f"{window}_limit_usd": 0 for window in ("daily", "weekly", "monthl
 class BenchmarkAgent:
     """A registered agent with a funded wallet and no limits."""
 
+    agent_id: str
     key: str
     wallet_id: str
     address: str
@@ -87,7 +88,7 @@ def make_agents(made: Infrastructure, service: Service, count: int) -> list[Benc
         name = json.dumps({"name": f"agent-{number}"}).encode()
         answer = _expect(201, service.call("POST", "/v1/agents/register", name))
         wallet = answer["wallet"]
-        agent = BenchmarkAgent(answer["apiKey"], wallet["id"], wallet["addresses"]["base"])
+        agent = BenchmarkAgent(answer["agentId"], answer["apiKey"], wallet["id"], wallet["addresses"]["base"])
         controls = f"/v1/wallets/{agent.wallet_id}/controls"
         limits = json.dumps(_UNLIMITED).encode()
         _expect(200, service.call("PUT", controls, limits, **{"X-API-Key": agent.key}))

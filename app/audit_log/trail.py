@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 import structlog
-from sqlalchemy import JSON, BigInteger, ColumnElement, Index, Row, String, and_, insert, or_, select, update
+from sqlalchemy import JSON, BigInteger, ColumnElement, Index, Row, String, and_, bindparam, insert, or_, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from app.audit_log import witness
@@ -25,8 +25,8 @@ from app.authenticated import SealedColumn
 from app.core import clock
 from app.core.identifiers import new_id, require
 from app.core.pagination import Page, PageRequest
-from app.db.prepared import PreparedInsert
-from app.db.tables import ID, UtcDateTime, count, having, partial_index, table_of, update_rows
+from app.db.prepared import PreparedInsert, PreparedStatement
+from app.db.tables import ID, UtcDateTime, count, having, partial_index, table_of
 from app.db.unit_of_work import after_commit, unit_of_work
 from app.errors import NotFound, Unauthorized
 from app.extensions import Model
@@ -78,6 +78,15 @@ _CHAIN_KEYS = SealedColumn(AuditHead.__tablename__, "sealed")
 _MAX_LISTED = 50
 _INSERT_BATCH = 200
 _INSERT_HEAD = PreparedInsert(AuditHead, unique=[AuditHead.name])
+_INSERT_ENTRY = PreparedInsert(AuditEntry)
+_HEADS = table_of(AuditHead)
+_IS_TRAIL = _HEADS.c.name == bindparam("trail")
+_ADVANCE_HEAD = PreparedStatement(
+    update(_HEADS).where(_IS_TRAIL).values(number=_HEADS.c.number + bindparam("by")).returning(*_HEADS.c)
+)
+_MOVE_HEAD = PreparedStatement(
+    update(_HEADS).where(_IS_TRAIL).values(hash=bindparam("end"), proof=bindparam("proof_of_end"))
+)
 _ENTRIES = select(table_of(AuditEntry)).order_by(AuditEntry.number.desc())
 GENESIS = "0" * 64
 # The acts of operators are witnessed immediately, all others within the hour.
@@ -219,10 +228,12 @@ def record(session: Session, actor: Actor, *acts: AuditEvent) -> None:
         }  # fmt: skip
         previous = entry_hash(key, previous, hashed_values(row))
         rows.append({**row, "hash": previous})
-    for start in range(0, len(rows), _INSERT_BATCH):
-        session.execute(insert(AuditEntry), rows[start : start + _INSERT_BATCH])
-    head = {"hash": previous, "proof": head_proof(key, last, previous)}
-    update_rows(session, AuditHead, AuditHead.name == TRAIL_NAME, **head)
+    if len(rows) == 1:
+        _INSERT_ENTRY.execute(session, rows[0])
+    else:
+        for start in range(0, len(rows), _INSERT_BATCH):
+            session.execute(insert(AuditEntry), rows[start : start + _INSERT_BATCH])
+    _MOVE_HEAD.execute(session, {"trail": TRAIL_NAME, "end": previous, "proof_of_end": head_proof(key, last, previous)})
     after_commit(lambda: _log.info("audit_head", number=last, hash=previous))
     if actor.kind in _WITNESSED:
         was_restored = any(act.action is AuditAction.DATABASE_RESTORED for act in acts)
@@ -313,14 +324,13 @@ def _assert_authorized(session: Session, actor: Actor) -> None:
 
 def _advance_head(session: Session, by: int) -> tuple[int, str, bytes]:
     """Lock the head and reserve numbers; return the last one, the hash before the first, and the key."""
-    heads = table_of(AuditHead)
-    locked = update(heads).where(heads.c.name == TRAIL_NAME).values(number=heads.c.number + by).returning(*heads.c)
-    row = session.execute(locked).one_or_none()
+    advance = {"trail": TRAIL_NAME, "by": by}
+    row = _ADVANCE_HEAD.one_or_none(session, advance)
     if row is None:
         key = secrets.token_bytes(32)
         head = {"name": TRAIL_NAME, "number": 0, "hash": GENESIS, "proof": head_proof(key, 0, GENESIS)}
         _INSERT_HEAD.execute(session, {**head, "sealed": _CHAIN_KEYS.seal(key, TRAIL_NAME)})
-        row = session.execute(locked).one()
+        row = _ADVANCE_HEAD.one(session, advance)
     return row.number, row.hash, unseal_chain_key(row.sealed)
 
 

@@ -220,7 +220,7 @@ def _report(
         f" {len(clients.calls)} calls, {len(clients.registered)} agents, {len(clients.operations)} probes"
     )
     thresholds.print_heading("Seconds until a request that its client repeats succeeds, by fault")
-    thresholds.print_note(f"{'':45} {'times':>5} {'p50':>7} {'p99':>7} {'max':>7} {'max, of reads':>14}")
+    thresholds.print_note(f"{'':45} {'times':>5} {'p50':>7} {'p99':>7} {'max':>7} {'max, of reads':>14} {'reports':>8}")
     worst: defaultdict[str, list[float]] = defaultdict(list)
     for fault in FAULTS:
         times = [each for each in injected if each.name == fault.name]
@@ -229,11 +229,14 @@ def _report(
         writes = sorted(
             each.seconds for each in _during(fault.name, injected, clients.operations) if each.kind == "write"
         )
-        reads = [each.seconds for each in _during(fault.name, injected, clients.operations) if each.kind == "read"]
+        reads, reports = (
+            [each.seconds for each in _during(fault.name, injected, clients.operations) if each.kind == kind]
+            for kind in ("read", "report")
+        )
         worst[fault.name] = writes
         thresholds.print_note(
             f"{fault.name:45} {len(times):5} {_quantile(writes, 0.5):7.2f} {_quantile(writes, 0.99):7.2f}"
-            f" {max(writes, default=0):7.2f} {max(reads, default=0):14.2f}"
+            f" {max(writes, default=0):7.2f} {max(reads, default=0):14.2f} {max(reports, default=0):8.2f}"
         )
     _print(problems)
     report = {
@@ -280,7 +283,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=5, help="how long faults are injected (%(default)s)")
     parser.add_argument("--rate", type=float, default=8, help="mixed requests a second (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of all choices (%(default)s)")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only faults whose name begins so")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="only faults whose name begins so, or so (a comma between)"
+    )
     parser.add_argument(
         "--asynchronous", action="store_true", help="instead lose commits by asynchronous replication, and reconcile"
     )

@@ -85,6 +85,7 @@ class Clients:
         for _ in range(_PROBES):
             self._run(self._probe, "read", self._read_once)
             self._run(self._probe, "write", self._write_once)
+        self._run(self._probe, "report", self._report_once)
 
     def stop(self) -> None:
         """Let all finish."""
@@ -209,6 +210,9 @@ class Clients:
 
     def _write_once(self) -> Answer:
         return self._send(self._prober, "POST", _CHAT_PATH, CHAT, seconds=_ATTEMPT_SECONDS)
+
+    def _report_once(self) -> Answer:
+        return self._send(self._prober, "GET", "/v1/usage/sums?group_by=provider", seconds=_ATTEMPT_SECONDS)
 
     def _until_ok(self, send: Callable[[], Answer]) -> Answer:
         while (answer := send()).status not in (HTTPStatus.OK, HTTPStatus.CREATED):

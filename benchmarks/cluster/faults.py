@@ -14,6 +14,7 @@ LEASE_SECONDS = 20
 _LONGER_THAN_LEASE = LEASE_SECONDS + 10
 _HOST_AWAY_SECONDS = 8
 _INTERVAL_SECONDS = 20.0
+_STEP_SECONDS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,41 @@ def _kill_worker_host(cluster: Cluster, draw: random.Random, stop: threading.Eve
     cluster.start(host)
 
 
+def _fill_leader_disk(cluster: Cluster, _draw: random.Random, stop: threading.Event) -> None:
+    with cluster.disks[cluster.leader()].full():
+        stop.wait(_LONGER_THAN_LEASE)
+
+
+def _slow_leader_disk(cluster: Cluster, _draw: random.Random, stop: threading.Event) -> None:
+    with cluster.disks[cluster.leader()].slow():
+        stop.wait(_LONGER_THAN_LEASE)
+
+
+def _hang_leader_disk(cluster: Cluster, _draw: random.Random, stop: threading.Event) -> None:
+    with cluster.disks[cluster.leader()].hanging():
+        stop.wait(_HOST_AWAY_SECONDS)
+
+
+def _hang_replica_disk(cluster: Cluster, draw: random.Random, stop: threading.Event) -> None:
+    leader = cluster.leader()
+    with cluster.disks[draw.choice([host for host in DATA if host != leader])].hanging():
+        stop.wait(_LONGER_THAN_LEASE)
+
+
+def _step_clock(
+    choose: Callable[[Cluster, random.Random], str],
+) -> Callable[[Cluster, random.Random, threading.Event], None]:
+    """Return a fault in which the clock of a host steps by five minutes, back, in the other direction, and back."""
+
+    def inject(cluster: Cluster, draw: random.Random, stop: threading.Event) -> None:
+        host = choose(cluster, draw)
+        for seconds in draw.sample((-_STEP_SECONDS, _STEP_SECONDS), 2):
+            with cluster.clock_off(host, seconds):
+                stop.wait(_LONGER_THAN_LEASE / 2)
+
+    return inject
+
+
 def _part(part: str) -> Callable[[Cluster, random.Random, threading.Event], None]:
     def inject(cluster: Cluster, draw: random.Random, _stop: threading.Event) -> None:
         cluster.kill_part(draw.choice(WEB), part)
@@ -130,6 +166,13 @@ FAULTS = (
     Fault("leader cut off from etcd and replicas", _LEADER_SECONDS, _separate_leader),
     Fault("Patroni of the leader killed", _LEADER_SECONDS, _kill_patroni),
     Fault("replica's host killed", _LEADER_SECONDS, _kill_replica_host),
+    Fault("disk of the leader full", _LEADER_SECONDS, _fill_leader_disk),
+    Fault("disk of the leader slow, 0.4 s for a write", _LEADER_SECONDS, _slow_leader_disk),
+    Fault("disk of the leader hangs for 8 s", _LEADER_SECONDS, _hang_leader_disk),
+    Fault("disk of a replica hangs for 30 s", _LEADER_SECONDS, _hang_replica_disk),
+    Fault("clock of the leader steps by 5 minutes", _HOST_SECONDS, _step_clock(lambda cluster, _: cluster.leader())),
+    Fault("clock of a web host steps by 5 minutes", _HOST_SECONDS, _step_clock(lambda _, draw: draw.choice(WEB))),
+    Fault("clock of a worker steps by 5 minutes", _HOST_SECONDS, _step_clock(lambda _, draw: draw.choice(WORKERS))),
     Fault("etcd member killed", _HOST_SECONDS, _kill_etcd),
     Fault("Redis master killed", _HOST_SECONDS, _kill_redis),
     Fault("web host killed", _HOST_SECONDS, _kill_web_host),
@@ -158,7 +201,7 @@ def inject_all(
     for fault in order(seed):
         if time.monotonic() > end or stop.is_set():
             return done
-        if not fault.name.startswith(only):
+        if not fault.name.startswith(tuple(only.split(","))):
             continue
         began = time.monotonic()
         fault.inject(cluster, draw, stop)

@@ -22,6 +22,8 @@ import psycopg
 import redis
 
 from benchmarks import stack
+from benchmarks.cluster import clocks
+from benchmarks.cluster.disks import Disk
 from benchmarks.cluster.network import WORLD, Network
 from benchmarks.stack import ROOT
 from benchmarks.upstream import running_upstream
@@ -33,20 +35,21 @@ DATA, WEB, WORKERS = ("data1", "data2", "data3"), ("web1", "web2"), ("worker1", 
 PORTS = {**CHAIN_PORTS, **SERVICE_PORTS}
 """The ports of the sandbox, by setting."""
 ROUTER_PORT, LEADER_PORT = 8000, 5000
-_ENGINES = ("etcd", "haproxy", "pgbouncer")
-_HINT = "apt-get install --no-install-recommends etcd-server haproxy pgbouncer"
+_ENGINES = ("etcd", "haproxy", "pgbouncer", "gcc")
+_HINT = "apt-get install --no-install-recommends etcd-server haproxy pgbouncer gcc libc6-dev"
 _START_SECONDS = 60.0
 _UNPRIVILEGED = "nobody"
 # What clients would reach by a virtual address or a router of their provider, and what hosts reach outside.
 _ROUTER = """
 defaults
     mode tcp
-    timeout connect 1s
+    timeout connect 400ms
+    timeout check 3s
     timeout client 1h
     timeout server 1h
     retries 3
     option redispatch 1
-    default-server inter 500ms fall 2 rise 1
+    default-server inter 400ms fastinter 200ms fall 2 rise 1
 
 listen clients
     bind 127.0.0.1:{router}
@@ -79,6 +82,8 @@ class Cluster:
     environment: dict[str, str]
     replica: str = "quorum_standby"
     """The role of replicas: with asynchronous replication another."""
+    disks: dict[str, Disk] = field(default_factory=dict)
+    """The disks of data hosts."""
     _supervisors: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -89,10 +94,13 @@ class Cluster:
     def start(self, *hosts: str) -> None:
         """Start the parts of hosts."""
         for host in hosts:
+            clocks.step(self.folder, host, 0)
+            command = self.network.command(host, sys.executable, str(ROOT / "deploy/cluster/start.py"), host)
+            environment = {**self.environment, **clocks.own_clock(self.folder, host)}
             with (self.folder / "state" / f"{host}.log").open("ab") as log:
                 self._supervisors[host] = subprocess.Popen(  # noqa: S603
-                    self.network.command(host, sys.executable, str(ROOT / "deploy/cluster/start.py"), host),
-                    cwd=ROOT, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                    command, cwd=ROOT, env=environment,
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                 )  # fmt: skip
 
     def kill(self, host: str) -> None:
@@ -126,6 +134,15 @@ class Cluster:
         """Kill PostgreSQL of a host, and not Patroni."""
         lines = (self.folder / "state" / host / "postgres" / "postmaster.pid").read_text().splitlines()
         os.kill(int(lines[0]), signal.SIGKILL)
+
+    @contextlib.contextmanager
+    def clock_off(self, host: str, seconds: int) -> Iterator[None]:
+        """Step the clock of a host's Patroni, PostgreSQL and service until the context ends, and back."""
+        try:
+            clocks.step(self.folder, host, seconds)
+            yield
+        finally:
+            clocks.step(self.folder, host, 0)
 
     def leader(self) -> str:
         """Return the host whose Patroni has the lease, or ""."""
@@ -229,7 +246,8 @@ def running_cluster(folder: Path) -> Iterator[tuple[Cluster, dict[str, str]]]:
             "INITIAL_CREDITS_USD": "100000", "UPSTREAM_READ_TIMEOUT_SECONDS": "20", "LOG_LEVEL": "INFO",
             "UPSTREAM_PORT": str(upstream.port),
         }  # fmt: skip
-        cluster = Cluster(network, folder, _environment(folder, network) | settings)
+        disks = {host: Disk(folder / f"{host}.img", state / host) for host in DATA}
+        cluster = Cluster(network, folder, _environment(folder, network) | settings, disks=disks)
         running.callback(cluster.kill_all)
         cluster.start(*DATA)
         _wait(lambda: bool(cluster.leader()), state / "data1-patroni.log")
@@ -259,7 +277,12 @@ def prepare(folder: Path) -> None:
     ):
         subprocess.run(command, env=environment, check=True)  # noqa: S603
     (folder / "bin").mkdir()
-    (folder / "bin" / "patroni").symlink_to(python / "bin" / "patroni")
+    clocks.prepare(folder, [*DATA, *WEB, *WORKERS])
+    # Engines get a bare environment, with their host's folder as HOME. PostgreSQL inherits from Patroni.
+    clock = clocks.own_clock(folder, "${HOME##*/}").items()
+    wrapper = ["#!/bin/sh", *(f"export {name}={value}" for name, value in clock), f'exec {python}/bin/patroni "$@"', ""]
+    (folder / "bin" / "patroni").write_text("\n".join(wrapper))
+    (folder / "bin" / "patroni").chmod(0o755)
     program = find_program()
     assert program is not None
     shutil.copy(program, folder / "bin" / "valkey-server")

@@ -148,6 +148,7 @@ class Host:
         return {
             **{name: value for name, value in self.environment.items() if name not in SECRETS},
             "DATABASE_URL": f"postgresql://purser:{password}@{self.local}:6432/purser",
+            "DATABASE_REPLICA_URL": f"postgresql://purser:{password}@{self.local}:6432/purser_reports",
             "REDIS_URL": f"redis://:{self.environment['REDIS_PASSWORD']}@{self.local}:6379/0",
             "PORT": "8080",
             "GUNICORN_CMD_ARGS": f"--bind {self.listen}:8080",
@@ -188,7 +189,9 @@ class Host:
                 self.command(part), cwd=ROOT if part in SERVICE else self.state, env=self.environment_of(part),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, extra_groups=None, **account,
             )  # fmt: skip
-        (self.state / f"{part}.pid").write_text(str(self._running[part].pid))
+        # A full disk must not end what starts the parts again.
+        with contextlib.suppress(OSError):
+            (self.state / f"{part}.pid").write_text(str(self._running[part].pid))
 
     def _stop(self) -> None:
         # What serves clients ends first, and the database after all that uses it.

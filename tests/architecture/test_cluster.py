@@ -74,6 +74,20 @@ def test_what_an_engine_rewrote_survives_a_restart_of_its_host(environment: dict
     assert rendered("data1", environment)["redis.conf"] == "replicaof 127.0.81.2 6379"
 
 
+def test_a_disk_on_which_nothing_can_be_written_does_not_end_what_starts_parts_again(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "etcd").write_text("#!/bin/sh\nexit 3\n")
+    (programs / "etcd").chmod(0o755)
+    made = start.Host("data1", {**environment, "CLUSTER_USER": "root", "PATH": f"{programs}:/usr/bin:/bin"})
+    (made.state / "etcd.pid").mkdir(parents=True)
+    for _ in range(2):
+        made._keep("etcd")
+        assert made._running["etcd"].wait(30) == 3
+
+
 def test_a_commit_needs_a_second_node_and_outlasts_the_lease(environment: dict[str, str]) -> None:
     found = rendered("data1", environment)
     dynamic = yaml.safe_load(found["patroni.yml"])["bootstrap"]["dcs"]
@@ -119,6 +133,55 @@ def test_a_host_that_ends_during_a_request_is_reported_as_the_api_reports_an_unk
     # A client that repeats automatically would do it twice.
     assert "Retry-After" not in head
     assert (error["code"], error["details"]) == ("OVERLOADED", {"outcome": "unknown"})
+
+
+def _section(text: str, name: str) -> str:
+    sections = re.split(r"^(?=frontend|backend|listen|defaults)", text, flags=re.MULTILINE)
+    return next(each for each in sections if each.startswith(f"{name}\n"))
+
+
+def _milliseconds(section: str, name: str) -> int:
+    found = re.search(rf"\b{name} (\d+)(ms|s)\b", section)
+    assert found is not None
+    return int(found[1]) * (1 if found[2] == "ms" else 1000)
+
+
+def test_an_unplugged_web_host_is_given_up_within_two_seconds_and_a_slow_one_is_not(
+    environment: dict[str, str],
+) -> None:
+    text = rendered("web1", environment)["haproxy-public.cfg"]
+    web, ready = _section(text, "backend web"), _section(text, "backend ready")
+    connect = _milliseconds(web, "timeout connect")
+    # The pause before a check, the first that fails, the pause before the second, and the second.
+    assert _milliseconds(web, "inter") + _milliseconds(web, "fastinter") + 2 * connect <= 1500
+    assert "on-marked-down shutdown-sessions" in web
+    # Only connections are checked here: a process that answers late, or 503, is not cut off from what it was sent.
+    assert "httpchk" not in web
+    assert "option httpchk GET /v1/health" in ready
+    assert "shutdown-sessions" not in ready
+    assert _milliseconds(ready, "timeout check") >= 3000
+
+
+def test_reports_are_read_from_a_replica_through_few_connections(environment: dict[str, str]) -> None:
+    found = rendered("web1", environment)
+    service = start.Host("web1", environment).environment_of("web")
+    assert service["DATABASE_REPLICA_URL"].endswith("@127.0.81.4:6432/purser_reports")
+    assert "purser_reports = host=127.0.81.4 port=5001 dbname=purser pool_size=5" in found["pgbouncer.ini"]
+    replica = _section(found["haproxy.cfg"], "listen replica")
+    assert "bind 127.0.81.4:5001" in replica
+    assert "uri /replica" in replica
+    parameters = yaml.safe_load(found["patroni.yml"])["bootstrap"]["dcs"]["postgresql"]["parameters"]
+    assert parameters["hot_standby_feedback"] is True
+
+
+@pytest.mark.parametrize("part", ["web1-web", "worker2-worker", "worker2-scheduler"])
+def test_containers_have_the_databases_that_a_host_has(part: str, environment: dict[str, str]) -> None:
+    host, _, name = part.partition("-")
+    of_host = start.Host(host, environment).environment_of(name)
+    of_container = SERVICES[part]["environment"]
+    for setting in ("DATABASE_URL", "DATABASE_REPLICA_URL"):
+        assert of_container[setting].rpartition("/")[2] == of_host[setting].rpartition("/")[2]
+        assert ":6432/" in of_container[setting]
 
 
 def test_without_a_part_the_command_line_is_explained() -> None:

@@ -246,7 +246,7 @@ def grant(actor: Actor, agent_id: str, nanos: int, *, claim: Claim) -> dict[str,
         # The response can be rebuilt from the entry.
         claim.bind(session, act.id)
         trail.record(session, actor, act)
-    return grant_of_entry(act.id)
+    return {"agent_id": agent.id, "granted_nanos": nanos, "credits_nanos": balance}
 
 
 def grant_of_entry(entry_id: str) -> dict[str, Any]:
