@@ -14,7 +14,7 @@ LEASE_SECONDS = 20
 _LONGER_THAN_LEASE = LEASE_SECONDS + 10
 _HOST_AWAY_SECONDS = 8
 _INTERVAL_SECONDS = 20.0
-_STEP_SECONDS = 300
+STEP_SECONDS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def _step_clock(
 
     def inject(cluster: Cluster, draw: random.Random, stop: threading.Event) -> None:
         host = choose(cluster, draw)
-        for seconds in draw.sample((-_STEP_SECONDS, _STEP_SECONDS), 2):
+        for seconds in draw.sample((-STEP_SECONDS, STEP_SECONDS), 2):
             with cluster.clock_off(host, seconds):
                 stop.wait(_LONGER_THAN_LEASE / 2)
 
