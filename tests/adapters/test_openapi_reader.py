@@ -277,10 +277,10 @@ def test_excess_documents_are_queued_or_refused_as_busy(monkeypatch: pytest.Monk
     monkeypatch.setattr(reader, "_QUEUE_SECONDS", 0.01)
     busy = OpenApiReader()
     for _ in range(2):
-        busy._semaphore.acquire()
+        busy._processes.acquire()
     with pytest.raises(Unreachable):
         busy.read(json.dumps(SPEC))
-    busy._semaphore.release()
+    busy._processes.release()
     assert busy.read(json.dumps(SPEC)).endpoints
 
 
