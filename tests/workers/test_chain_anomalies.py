@@ -127,6 +127,7 @@ def test_a_chain_with_decreasing_timestamps_is_followed_by_block_number(stage: S
         front.after = backwards
         stage.chain.real = chain_at(stage.node, front.url)
         body = stage.agent.move("2", "USDC").get_json()
+        await_mined(stage.node, body["tx_hash"])
         stage.look()
         stage.node.mine(20)
         stage.look()

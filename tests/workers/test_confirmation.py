@@ -218,7 +218,8 @@ def test_a_confirmed_transfer_in_an_orphaned_block_is_pending_again_and_lands_ag
 
 
 def test_a_decided_movement_is_checked_until_its_block_is_safe(stage: Stage) -> None:
-    stage.agent.move("2", "USDC")
+    body = stage.agent.move("2", "USDC").get_json()
+    await_mined(stage.node, body["tx_hash"])
     stage.look()
     assert stage.look().checked == 1
     stage.node.mine(20)
