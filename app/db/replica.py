@@ -23,15 +23,16 @@ _checked: WeakKeyDictionary[Engine, tuple[datetime, bool]] = WeakKeyDictionary()
 
 def report_engine() -> Engine:
     """Return the engine of the replica if one is configured and fresh, else of the database itself."""
-    replica, now = db.engines.get(NAME), clock.now()
+    replica = db.engines.get(NAME)
     if replica is None:
         return db.engine
     found = _checked.get(replica)
-    if found is None or now > found[0] + _CHECKED_FOR:
+    if found is None or clock.now() > found[0] + _CHECKED_FOR:
         reason = problem()
         if reason is not None:
             _log.warning("replica_not_used", reason=reason)
-        found = _checked[replica] = now, reason is None
+        # As of the end of the check: a host that is gone takes as long as a check is valid.
+        found = _checked[replica] = clock.now(), reason is None
     return replica if found[1] else db.engine
 
 

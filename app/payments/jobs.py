@@ -58,8 +58,7 @@ def check_gas_reserves() -> None:
 
 def _check_chain(chain: ChainName, state: AppState) -> None:
     settlers = [each.address_on(chain) for each in treasury.submitters(chain)]
-    capacities = {each: settlement_capacity.read_capacity(chain, each) for each in settlers}
-    read = {settler: capacity for settler, capacity in capacities.items() if capacity is not None}
+    read = {each: found for each in settlers if (found := settlement_capacity.read_capacity(chain, each)) is not None}
     if len(read) < len(settlers):
         return
     treasury_units = None
@@ -82,7 +81,7 @@ def _check_chain(chain: ChainName, state: AppState) -> None:
             reference = f"x402:{settler}:{chain.value}:{capacity.native_units}"
             faucet.pay(reference, chain=chain, address=settler, amount=amount)
         else:
-            # Until this is resolved, the key submits nothing; without the first, signed payments are not offered.
+            # The key can pay for few more; while it is the first one, signed payments are not offered.
             _log.critical("settlement_gas_low", chain=chain, address=settler)
 
 
