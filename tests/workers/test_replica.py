@@ -8,10 +8,11 @@ from datetime import timedelta
 
 import psycopg
 import pytest
-from flask import Flask
+from flask import Flask, current_app
 from sqlalchemy.engine import make_url
 from werkzeug.test import TestResponse
 
+from app.core import clock
 from app.core.identifiers import new_id
 from app.db import leases, replica
 from app.db.leases import Heartbeat
@@ -163,3 +164,16 @@ def test_doctor_says_that_a_replica_is_too_old_and_metrics_have_heartbeats_of_th
     assert "replica: it has no heartbeat" in pair.app.test_cli_runner().invoke(args=["doctor"]).output
     scraped: TestResponse = pair.app.test_client().get("/metrics")
     assert "purser_heartbeat_age_seconds" in scraped.text
+
+
+def test_a_replica_that_disappears_between_two_looks_does_not_report_the_database_as_down(
+    build_app: Callable[..., Flask], postgres_url: str
+) -> None:
+    nowhere = make_url(postgres_url).set(port=9).render_as_string(hide_password=False)
+    with build_app(postgres_url, settings={"database_replica_url": nowhere}).app_context():
+        leases.record()
+        # It answered a moment ago.
+        replica._checked[db.engines[replica.NAME]] = clock.now(), True
+        scraped: TestResponse = current_app.test_client().get("/metrics")
+        assert "purser_database_up 1" in scraped.text
+        assert "purser_credits_usd" not in scraped.text
