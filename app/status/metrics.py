@@ -7,6 +7,7 @@ import hmac
 import ipaddress
 import platform
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
@@ -95,19 +96,18 @@ def _gauge_metrics(ports: Ports) -> Iterator[Metric]:
     refused = {} if refusals is None else {(): refusals}
     yield _gauge("signer_refusals", "Requests that signer processes have refused.", refused)
     yield _gauge("signer_up", "Whether the signer process responds.", {(): len(refused)} if ports.signer else {})
-    try:
+    gauges: list[Metric] = []
+    with suppress(SQLAlchemyError):
         with read_only_unit() as session:
             # Of the database itself: a replica's are older.
-            heartbeats = leases.ages(session)
-        with read_only_unit(report_engine()) as session:
-            gauges = list(_database_gauges(session))
+            ages, text = leases.ages(session), "Seconds since the last heartbeat of a process of this kind."
         due = deliveries.count_due()
-        text = "Seconds since the last heartbeat of a process of this kind."
-        gauges.append(_gauge("heartbeat_age_seconds", text, heartbeats, "process"))
+        gauges.append(_gauge("heartbeat_age_seconds", text, ages, "process"))
         gauges.append(_gauge("deliveries_due", "Webhooks, mailboxes and browsers with something to send.", {(): due}))
-    except SQLAlchemyError:
-        gauges = []
     yield _gauge("database_up", "Whether the database responds.", {(): int(bool(gauges))})
+    # A replica that has just disappeared says nothing about the database.
+    with suppress(SQLAlchemyError), read_only_unit(report_engine()) as session:
+        gauges += _database_gauges(session)
     yield from gauges
 
 

@@ -13,7 +13,7 @@ from threading import Thread
 import psycopg
 import pytest
 import time_machine
-from flask import Flask
+from flask import Flask, current_app
 from sqlalchemy.engine import make_url
 
 from app.core import clock
@@ -200,3 +200,16 @@ def test_a_replica_that_takes_long_to_fail_does_not_delay_each_report(
             silent.shutdown(socket.SHUT_RDWR)
             thread.join()
         assert len(accepted) == 1
+
+
+def test_a_replica_that_disappears_between_two_looks_does_not_report_the_database_as_down(
+    build_app: Callable[..., Flask], postgres_url: str
+) -> None:
+    nowhere = make_url(postgres_url).set(port=9).render_as_string(hide_password=False)
+    with build_app(postgres_url, settings={"database_replica_url": nowhere}).app_context():
+        leases.record()
+        # It answered a moment ago.
+        replica._checked[db.engines[replica.NAME]] = clock.now(), True
+        scraped = current_app.test_client().get("/metrics").text
+        assert "purser_database_up 1" in scraped
+        assert "purser_credits_usd" not in scraped
