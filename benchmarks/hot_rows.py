@@ -1,4 +1,5 @@
-"""Requests that all change one row: one agent's calls, one wallet's transfers, one chain's settlements, the audit log.
+"""Requests that all change one row: one agent's calls, one wallet's transfers, one chain's settlements, the audit log,
+the day's budget of free credits.
 
 None may become slower with more connections. Rates of machines that do other work are low; `alone` estimates them.
 """
@@ -29,6 +30,7 @@ from tests.support.payments import EvmPayer, decoded, signed_headers
 
 _AGENT, _ACTS = "calls of one agent", "administrative acts"
 _WALLET = "transfers of one wallet"
+_REGISTRATIONS = "registrations within the day's budget"
 _PROMISED = {_AGENT: 600, _ACTS: 200}
 _ACTED_ON = 32
 _KEYS = (1, 4)
@@ -93,6 +95,7 @@ def _requests(infrastructure: Infrastructure, upstream: Upstream, scale: _Scale)
             _AGENT: [Request("POST", "/v1/gateway/openai/chat/completions", {"X-API-Key": agent.key}, CHAT)],
             _WALLET: [agent.request("POST", "/transfer", _MOVEMENT, Prefer="respond-async")],
             _ACTS: granted,
+            _REGISTRATIONS: [Request("POST", "/v1/agents/register", {}, {})],
         }
         loads = [_load(infrastructure, service, name, _in_turn(each)) for name, each in requests.items()]
         return _rates(loads, scale, "Requests that change one row")
@@ -138,8 +141,8 @@ def _service(
     """Run the service with gas in its settlement keys; yield it and a master key."""
     environment = infrastructure.migrated(
         name, OPENAI_API_KEY="sk-benchmark", OPENAI_BASE_URL=f"{upstream.url}/v1", BRAVE_API_KEY="benchmark",
-        BRAVE_BASE_URL=f"{upstream.url}/res/v1", INITIAL_CREDITS_USD="100000", LOG_LEVEL="WARNING",
-        ALLOW_PRIVATE_UPSTREAMS="1", **settings,
+        BRAVE_BASE_URL=f"{upstream.url}/res/v1", INITIAL_CREDITS_USD="10000", GRANT_BUDGET_USD_PER_DAY="9000000000",
+        LOG_LEVEL="WARNING", ALLOW_PRIVATE_UPSTREAMS="1", **settings,
     )  # fmt: skip
     app = create_app(Settings(**stack.settings_of(environment)))
     with app.app_context():
