@@ -1,6 +1,6 @@
-"""Requests that all change one row: one agent's calls, one wallet's transfers, one chain's settlements, the audit log,
-the day's budget of free credits.
+"""Requests that all change one row.
 
+One agent's calls, one wallet's transfers, one chain's settlements, the audit log, and the day's budget of free credits.
 None may become slower with more connections. Rates of machines that do other work are low; `alone` estimates them.
 """
 
