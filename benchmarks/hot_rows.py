@@ -36,8 +36,8 @@ _ACTED_ON = 32
 _KEYS = (1, 4)
 _MOST_FALL = 0.85
 """Of the highest rate with fewer connections: what rounds differ by without a cause."""
-_PAYMENTS_PER_SECOND = 8
-"""At most, of one connection: a payment waits for a block."""
+_PAYMENTS_PER_SECOND = 400
+"""More than are answered. A connection that ran out of them would repeat used ones, which are answered 402 at once."""
 _SEARCH = "/v1/gateway/brave/web/search?q=agents"
 _MOVEMENT = {"chain": "base", "to": RECIPIENT, "amount": "0.000001", "currency": "USDC"}
 _WEI = 10**18
@@ -112,7 +112,7 @@ def _settlements(infrastructure: Infrastructure, upstream: Upstream, scale: _Sca
         payer, terms = EvmPayer(node, dollars=100_000), _terms(service, node.chain_id)
 
         def payments(count: int) -> Plans:
-            each = round(scale.seconds * _PAYMENTS_PER_SECOND)
+            each = round(scale.seconds * _PAYMENTS_PER_SECOND / count)
             # A second payment by the same payer for the same request would wait for the first.
             paid = (
                 Request("GET", f"{_SEARCH}{new_id()}", signed_headers(terms, payer.authorize(terms)))
