@@ -21,6 +21,7 @@ from app.db import pool_liveness, replica, unit_of_work
 from app.db.libpq import LOSS_DETECTION
 from app.device import guess_limits
 from app.extensions import db
+from app.gateway.pricing import models as pricing
 from app.identity.service import KeyMemory
 from app.movements import KINDS
 from app.oauth import clients as oauth_clients
@@ -44,7 +45,7 @@ from server.pool import ResourcePool
 
 ROOT = Path(__file__).resolve().parent.parent
 # The other modules with tables are imported for what they do. Each process audits and reseals all tables.
-_MORE_TABLES = (console, guess_limits, oauth_clients, oauth_tokens, passkeys, sessions)
+_MORE_TABLES = (console, guess_limits, oauth_clients, oauth_tokens, passkeys, pricing, sessions)
 
 
 def create_app(settings: Settings | None = None, *, ports: Ports | None = None, serves: bool = True) -> Application:

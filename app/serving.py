@@ -1,4 +1,4 @@
-"""What an application has that answers requests: routes, pages, documents, hooks and commands."""
+"""Routes, pages, documents, hooks and commands: what an application has that answers requests."""
 
 from collections.abc import Callable
 from dataclasses import replace
