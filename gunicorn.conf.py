@@ -93,8 +93,8 @@ def when_ready(server: Any) -> None:
     """Create the bootstrap master key, then exempt loaded objects from garbage collection: forks share them."""
     from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
 
-    from app import cli  # noqa: PLC0415
     from app.extensions import db  # noqa: PLC0415
+    from app.platform import keys as platform_keys  # noqa: PLC0415
     from wsgi import app  # noqa: PLC0415
 
     # Without Redis, each process grants its part of a rate limit.
@@ -102,7 +102,7 @@ def when_ready(server: Any) -> None:
     # Before any worker accepts requests, so that the key works from the first one.
     with app.app_context():
         try:
-            cli.create_bootstrap_master_key()
+            platform_keys.create_bootstrap_master_key()
         except (SQLAlchemyError, ValueError) as error:
             # The scheduler retries, and reports a malformed key.
             app.logger.warning("bootstrap_master_key_not_created: %s", type(error).__name__)

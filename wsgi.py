@@ -18,6 +18,8 @@ def _load() -> Flask:
     from app.factory import create_app  # noqa: PLC0415 - not needed to list the commands
 
     application = create_app()
+    # Whatever lives as long as the process is not looked through again.
+    gc.freeze()
     gc.enable()
     return application
 

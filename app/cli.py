@@ -10,7 +10,6 @@ from app.core import identifiers
 from app.gateway.providers import cli as gateway
 from app.payments import cli as payments
 from app.platform import cli as platform
-from app.platform import keys as platform_keys
 from app.platform import row_seals
 from app.shopping import service as shopping
 from app.state import app_state
@@ -78,10 +77,3 @@ def page(purchase_id: str) -> None:
     if document is None:
         raise click.ClickException("No page is stored for this purchase; pages are kept for 30 days.")
     click.echo(document)
-
-
-def create_bootstrap_master_key() -> None:
-    """Create the master key BOOTSTRAP_MASTER_KEY unless there is one; web and scheduler call this when they start."""
-    key = app_state().settings.bootstrap_master_key.get_secret_value()
-    if key:
-        platform_keys.bootstrap_master_key(actors.system_actor("bootstrap"), key)

@@ -5,6 +5,7 @@ from enum import StrEnum
 FAILURE_TTL_SECONDS = 60
 MAX_ARGUMENTS = 4
 MAX_ARGUMENT_CHARACTERS = 100
+AUDIT_LEASE = "audit"
 
 
 class QueueName(StrEnum):

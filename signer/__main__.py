@@ -28,7 +28,7 @@ def main() -> None:
     url = settings.signer_database_url.get_secret_value()
     if not settings.signer_socket or not url:
         sys.exit("The signer process needs SIGNER_SOCKET and SIGNER_DATABASE_URL.")
-    app = create_app(settings.model_copy(update={"signer_socket": ""}))
+    app = create_app(settings.model_copy(update={"signer_socket": ""}), serves=False)
     with app.app_context(), read_only_unit() as session:
         stored, network = custody.stored_network(session), settings.network.value
     if stored not in (None, network):

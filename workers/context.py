@@ -1,6 +1,7 @@
 """The application of jobs, with a context per job. Failures are logged without arguments."""
 
 import functools
+import gc
 from collections.abc import Callable
 from typing import ParamSpec
 
@@ -15,11 +16,16 @@ P = ParamSpec("P")
 _log = structlog.get_logger(__name__)
 
 
+@functools.cache
 def application() -> Flask:
-    """Return this process's application, created from the environment on first use."""
-    from wsgi import app  # noqa: PLC0415 - creates the application
+    """Return this process's application, created from the environment on first use. It answers no requests."""
+    from app.factory import create_app  # noqa: PLC0415 - imports the whole service
 
-    return app
+    created = create_app(serves=False)
+    # Whatever lives as long as the process is not looked through again.
+    gc.freeze()
+    gc.enable()
+    return created
 
 
 def job(function: Callable[P, None]) -> Callable[P, None]:

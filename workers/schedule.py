@@ -3,11 +3,12 @@
 Two schedulers do no harm: jobs take leases in the database.
 """
 
+import pkgutil
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -15,7 +16,6 @@ import structlog
 from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from app import cli
 from app.approvals import execution as approved_payments
 from app.catalog.payouts import service as payouts
 from app.core import clock
@@ -23,31 +23,20 @@ from app.core.chains import ChainName
 from app.db import leases
 from app.db.unit_of_work import read_only_unit
 from app.events import deliveries, feed
-from app.jobs import JobName
+from app.jobs import AUDIT_LEASE, JobName
 from app.payments import jobs as payments
+from app.platform import keys as platform_keys
 from app.state import app_state
 from app.wallets.bridges import advance as bridges
 from app.wallets.core import custody
 from app.wallets.deposits import scan_states, scanner
 from app.wallets.deposits.scan_states import Tier
 from app.wallets.transactions import open_transactions
-from workers import approvals, confirmations, deposits, events, movements, sweeps
 from workers.context import application
 
 _log = structlog.get_logger(__name__)
 _SWEEP_SECONDS = 15.0
 _Job = tuple[JobName, tuple[str, ...]]
-
-_INLINE_JOBS: dict[JobName, Callable[..., None]] = {
-    JobName.CONFIRM: confirmations.confirm,
-    JobName.ADVANCE_MOVEMENTS: movements.advance,
-    JobName.FIND_DEPOSITS: deposits.find,
-    JobName.PAY_FROM_FAUCET: deposits.pay_from_faucet,
-    JobName.EXECUTE_APPROVALS: approvals.execute,
-    JobName.DELIVER: events.deliver,
-    JobName.SWEEP: sweeps.sweep,
-    JobName.AUDIT: sweeps.audit_hourly,
-}
 
 
 def tick(*, include_sweep: bool, last_scans: dict[ChainName, datetime] | None = None) -> None:
@@ -96,13 +85,14 @@ def _due_conditions(now: datetime) -> dict[_Job, ColumnElement[bool]]:
     conditions[JobName.ADVANCE_MOVEMENTS, ()] = bridges.has_due(now)
     conditions[JobName.EXECUTE_APPROVALS, ()] = approved_payments.has_due(now)
     conditions[JobName.DELIVER, ()] = or_(feed.has_new(), deliveries.has_due(now))
-    conditions[JobName.AUDIT, ()] = leases.is_free(sweeps.AUDIT_LEASE, now)
+    conditions[JobName.AUDIT, ()] = leases.is_free(AUDIT_LEASE, now)
     return conditions
 
 
 def _run_inline(job: JobName, arguments: tuple[str, ...]) -> None:
     try:
-        _INLINE_JOBS[job](*arguments)
+        # Loaded here, as RQ does: what the jobs need takes a tenth of a second, and Redis is seldom lost.
+        pkgutil.resolve_name(job.value)(*arguments)
     except Exception:
         # A failed round must not end the scheduler; the next one tries again.
         _log.exception("inline_job_failed", job=job.value)
@@ -135,7 +125,7 @@ def main() -> None:
             return
         custody.assert_network()
         _verify_chains()
-        cli.create_bootstrap_master_key()
+        platform_keys.create_bootstrap_master_key()
         interval = float(app_state().settings.poll_interval_seconds)
         next_sweep = 0.0
         last_scans: dict[ChainName, datetime] = {}

@@ -26,7 +26,7 @@ from app.errors import KeyServiceUnavailable
 from app.extensions import db
 from app.gateway.pricing import price_updates
 from app.identity import grants
-from app.jobs import JobName
+from app.jobs import AUDIT_LEASE, JobName
 from app.observability import counters
 from app.payments import jobs as payments
 from app.payments import jobs as payments_audit
@@ -48,7 +48,6 @@ from workers.context import job
 
 _log = structlog.get_logger(__name__)
 _LEASE = timedelta(seconds=60)
-AUDIT_LEASE = "audit"
 _AUDIT_EVERY = timedelta(hours=1)
 _AUDIT_DURATION = timedelta(seconds=JobName.AUDIT.timeout_seconds)
 _NEWEST_ENTRIES = 1000

@@ -14,7 +14,8 @@ from typing import Any
 from flask import Blueprint, Response, make_response, render_template, request, url_for
 
 from app.console import sessions
-from app.console.sessions import ConsoleSession, LiveConsoleSession
+from app.console.models import ConsoleSession
+from app.console.sessions import LiveConsoleSession
 from app.core.identifiers import new_id, require
 from app.core.setting_types import split
 from app.core.strict_json import JsonNumber

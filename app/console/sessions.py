@@ -2,23 +2,22 @@
 
 import secrets
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Self
 
 from flask import request
-from sqlalchemy import ForeignKey, String, delete, select
-from sqlalchemy.orm import Mapped, Session, mapped_column
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
 
 from app.audit_log import trail
 from app.audit_log.actors import Actor, ActorKind
 from app.audit_log.trail import AuditAction, AuditEvent
-from app.authenticated import Authenticated, seal_of
+from app.authenticated import seal_of
+from app.console.models import ConsoleSession
 from app.core import clock, identifiers
-from app.db.tables import ID, UtcDateTime
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.device import guess_limits
 from app.errors import RateLimited, Unauthorized
-from app.extensions import Model
 from app.identity import master_keys
 from app.identity import service as identity
 from app.identity.limits import client_network
@@ -30,21 +29,6 @@ from app.owner.passkeys import service as passkeys
 from app.owner.passkeys.challenges import RelyingParty
 from app.owner.passkeys.service import PasskeyHolder
 from app.owner.session.sessions import end_by_token
-
-
-class ConsoleSession(Authenticated, Model):
-    """A browser in which the holder of a master key is signed in."""
-
-    __tablename__ = "console_sessions"
-    not_authenticated = frozenset({"started_at"})
-
-    id: Mapped[str] = mapped_column(ID, primary_key=True)
-    digest: Mapped[str] = mapped_column(String(64), unique=True)
-    master_key_id: Mapped[str] = mapped_column(ID, ForeignKey("master_keys.id", ondelete="CASCADE"))
-    role: Mapped[str] = mapped_column(String(10))
-    started_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    expires_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
-
 
 LIFETIME = timedelta(hours=8)
 _SEAL = seal_of(ConsoleSession)

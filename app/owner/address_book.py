@@ -5,26 +5,24 @@ because it makes a payment look familiar.
 """
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import Any
 
 from flask import Response, request, url_for
 from markupsafe import Markup
-from sqlalchemy import ForeignKey, String, delete, select
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy import delete, select
 
 from app.audit_log import trail
 from app.audit_log.actors import Actor
 from app.audit_log.trail import AuditAction, AuditEvent
-from app.authenticated import Authenticated, change, seal_of
+from app.authenticated import change, seal_of
 from app.core import chains, clock
 from app.core.chains import AddressError, ChainName, address_for_chain
-from app.db.tables import ID, UtcDateTime, count
+from app.db.tables import count
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import LimitReached
-from app.extensions import Model
 from app.identity import service as identity
 from app.identity.owner_keys import OwnerKeyView
+from app.owner.address_names import MAX_NAME_CHARACTERS, AddressName
 from app.owner.pages.template_filters import abbreviate
 from app.owner.passkeys import service as passkeys
 from app.owner.session import auth, sessions
@@ -33,21 +31,7 @@ from app.wallets.core import wallets
 from app.wallets.views import history
 
 MAX_ADDRESSES = 200
-MAX_NAME_CHARACTERS = 60
 _PAGE = "/agents/<string:agent_id>/addresses"
-
-
-class AddressName(Authenticated, Model):
-    """The owner's name of an address on a chain: authenticated, because it makes a payment look familiar."""
-
-    __tablename__ = "address_names"
-    not_authenticated = frozenset({"created_at"})
-
-    agent_id: Mapped[str] = mapped_column(ID, ForeignKey("agents.id", ondelete="CASCADE"), primary_key=True)
-    chain: Mapped[str] = mapped_column(String(20), primary_key=True)
-    address: Mapped[str] = mapped_column(String(64), primary_key=True)
-    name: Mapped[str] = mapped_column(String(MAX_NAME_CHARACTERS))
-    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 def entries(agent_id: str) -> Sequence[AddressName]:
@@ -60,12 +44,6 @@ def entries(agent_id: str) -> Sequence[AddressName]:
             shown = [row for row in rows if seal.accepts(session, row)]
         cache[agent_id] = sorted(shown, key=lambda each: (each.name.casefold(), each.chain))
     return cache[agent_id]
-
-
-def is_named(agent_id: str, chain: str, address: str) -> bool:
-    with read_only_unit() as session:
-        row = session.get(AddressName, (agent_id, chain, address))
-        return row is not None and seal_of(AddressName).accepts(session, row)
 
 
 def set_name(actor: Actor, agent_id: str, chain: str, address: str, name: str | None) -> None:

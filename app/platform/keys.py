@@ -8,7 +8,7 @@ import structlog
 from sqlalchemy.exc import IntegrityError
 
 from app.agents import claims
-from app.audit_log import trail
+from app.audit_log import actors, trail
 from app.audit_log.actors import Actor, ActorKind
 from app.audit_log.trail import AuditAction, AuditEvent
 from app.core import clock, identifiers
@@ -22,6 +22,7 @@ from app.identity import api_keys, master_keys, owner_keys
 from app.identity.master_keys import MasterKeyView
 from app.identity.principal import MasterKeyRole
 from app.ports.errors import PortError
+from app.state import app_state
 from app.wallets.core import custody
 from app.wallets.core.models import RetiredKey
 
@@ -46,6 +47,13 @@ def create_master_key(
 def get_master_key(key_id: str) -> MasterKeyView:
     with read_only_unit() as session:
         return master_keys.get(session, key_id)
+
+
+def create_bootstrap_master_key() -> None:
+    """Create the master key BOOTSTRAP_MASTER_KEY unless there is one; web and scheduler call this when they start."""
+    key = app_state().settings.bootstrap_master_key.get_secret_value()
+    if key:
+        bootstrap_master_key(actors.system_actor("bootstrap"), key)
 
 
 def bootstrap_master_key(actor: Actor, key: str) -> bool:

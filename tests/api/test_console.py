@@ -12,7 +12,7 @@ from flask.testing import FlaskClient
 from sqlalchemy import select, update
 from werkzeug.test import TestResponse
 
-from app.console.sessions import ConsoleSession
+from app.console.models import ConsoleSession
 from app.core import clock
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.identity import principal

@@ -17,11 +17,11 @@ from flask.testing import FlaskClient
 from sqlalchemy import select, update
 from werkzeug.test import TestResponse
 
-from app.console.sessions import ConsoleSession
+from app.console.models import ConsoleSession
 from app.core import clock
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.identity.principal import MasterKeyRole
-from app.owner.passkeys.service import Passkey
+from app.owner.passkeys.models import Passkey
 from tests.support import status_writes
 from tests.support.agents import Agent, register
 from tests.support.authenticators import SoftwareAuthenticator, challenge_of, prompt_of

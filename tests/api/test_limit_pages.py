@@ -17,7 +17,7 @@ from werkzeug.test import TestResponse
 from app.core import clock
 from app.core.identifiers import new_id
 from app.db.unit_of_work import unit_of_work
-from app.owner.address_book import AddressName
+from app.owner.address_names import AddressName
 from app.wallets.core.lifecycle import MovementStatus
 from tests.support.fake_shopper import FakeShopper
 from tests.support.owner_world import RECIPIENT, World

@@ -19,7 +19,7 @@ from app.core import clock
 from app.db.unit_of_work import unit_of_work
 from app.owner.passkeys import challenges
 from app.owner.passkeys import service as passkeys
-from app.owner.passkeys.service import Passkey, UsedPasskeyChallenge
+from app.owner.passkeys.models import Passkey, UsedPasskeyChallenge
 from app.platform import personal_data
 from tests.support.applications import change_settings
 from tests.support.authenticators import SoftwareAuthenticator, challenge_of, prompt_of

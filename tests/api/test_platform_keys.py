@@ -17,10 +17,10 @@ from sqlalchemy import delete, func, insert, select, update
 from app.adapters import vault
 from app.audit_log import trail, verification
 from app.audit_log.trail import AuditEntry, AuditHead, AuditHeadView
-from app.cli import create_bootstrap_master_key
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.extensions import db
 from app.identity.models import MasterKey
+from app.platform.keys import create_bootstrap_master_key
 from app.state import app_state
 from app.wallets.core import custody
 from app.wallets.core.models import WalletKey

@@ -42,6 +42,7 @@ from app.ports.bridges import BridgeProvider, BridgeRoute
 from app.ports.chain import Chain
 from app.ports.facilitator import PaymentSigner, TransferSponsor
 from app.ports.swaps import SwapExchange
+from app.serving import add_parts
 from app.state import Application, Ports
 from app.web.error_responses import ServerHooks
 from app.web.openapi import OpenApiDocument
@@ -309,7 +310,9 @@ def _reset(app: Application, settings: Settings, ports: Ports) -> None:
     """Do what `create_app` does for an application, except what depends on its code alone."""
     telemetry.configure_logs(settings.log_level)
     telemetry.init_error_reports(settings.sentry_dsn.get_secret_value(), network=settings.network.value)
-    app.state = build_state(settings, ports, app.state.part(OpenApiDocument), app.state.part(ProviderTable))
+    parts = app.state.part(OpenApiDocument), app.state.part(ProviderTable)
+    app.state = build_state(settings, ports)
+    add_parts(app, *parts)
     app.server_hooks = ServerHooks(app.state.threads)
     with app.app_context():
         db.engine.url = make_url(settings.database_url.get_secret_value())

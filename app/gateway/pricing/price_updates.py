@@ -15,16 +15,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import structlog
-from sqlalchemy import String, Text, select
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy import select
 
 from app.core import clock
 from app.core.strict_json import JsonNumber, parse_json
-from app.db.tables import UtcDateTime, insert_into
+from app.db.tables import insert_into
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import InvalidInput
-from app.extensions import Model
 from app.gateway.pricing import price_table
+from app.gateway.pricing.models import PriceList
 from app.gateway.pricing.price_table import Rates
 from app.ports.errors import PortError
 from app.ports.upstream import read_json_text
@@ -44,17 +43,6 @@ _MAX_USD, _MAX_DECIMALS = 10_000, 9
 # The largest known cut of a list price is by four fifths.
 _MAX_CUT = 10
 _ACCEPTED, _REFUSED = "accepted", "refused"
-
-
-class PriceList(Model):
-    """The last list that was accepted, and the reason why the last one was refused, if that came later."""
-
-    __tablename__ = "price_lists"
-
-    kind: Mapped[str] = mapped_column(String(10), primary_key=True)
-    digest: Mapped[str] = mapped_column(String(64))
-    at: Mapped[datetime] = mapped_column(UtcDateTime)
-    content: Mapped[str] = mapped_column(Text)
 
 
 class _InUse:

@@ -14,8 +14,8 @@ from uuid import UUID
 
 import webauthn
 from flask import request
-from sqlalchemy import BigInteger, LargeBinary, Row, String, and_, delete, or_, select
-from sqlalchemy.orm import Mapped, Session, mapped_column
+from sqlalchemy import Row, and_, delete, or_, select
+from sqlalchemy.orm import Session
 from webauthn.authentication.verify_authentication_response import VerifiedAuthentication
 from webauthn.helpers import parse_authentication_credential_json, parse_registration_credential_json
 from webauthn.helpers.exceptions import WebAuthnException
@@ -27,52 +27,22 @@ from app.agents.claims import CodeKind
 from app.audit_log import trail
 from app.audit_log.actors import Actor, owner_actor
 from app.audit_log.trail import AuditAction, AuditEvent
-from app.authenticated import Authenticated, RowSeal
+from app.authenticated import RowSeal
 from app.core import clock, identifiers
 from app.core.strict_json import parse_response
 from app.db.prepared import PreparedInsert
-from app.db.tables import ID, UtcDateTime, count, update_rows
+from app.db.tables import count, update_rows
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import LimitReached, RateLimited, Unauthorized
-from app.extensions import Model
 from app.identity import owner_keys
 from app.identity import service as identity
 from app.identity.limits import client_network
 from app.identity.owner_keys import OwnerKeyView
 from app.owner.passkeys import challenges
 from app.owner.passkeys.challenges import PasskeyPrompt, RelyingParty
+from app.owner.passkeys.models import Passkey, UsedPasskeyChallenge
 from app.owner.session import auth, sessions
 from app.owner.session.auth import current_session
-
-
-class Passkey(Authenticated, Model):
-    """A passkey with the power of one owner key or master key, as long as that key is valid."""
-
-    __tablename__ = "owner_passkeys"
-    not_authenticated = frozenset({"sign_count", "backup_eligible", "name", "created_at", "used_at"})
-
-    id: Mapped[str] = mapped_column(ID, primary_key=True)
-    # The column has the name that it had when only owners had passkeys: the previous version serves while this starts.
-    key_id: Mapped[str] = mapped_column("owner_key_id", ID, index=True)
-    credential_digest: Mapped[str] = mapped_column(String(64), unique=True)
-    credential_id: Mapped[bytes] = mapped_column(LargeBinary)
-    public_key: Mapped[bytes] = mapped_column(LargeBinary)
-    sign_count: Mapped[int] = mapped_column(BigInteger)
-    # Whether it may be copied to other devices; null if it was added before this was stored, and not used since.
-    backup_eligible: Mapped[bool | None]
-    name: Mapped[str] = mapped_column(String(60))
-    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    used_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-
-
-class UsedPasskeyChallenge(Model):
-    """A challenge that an authenticator has signed: it is not accepted again."""
-
-    __tablename__ = "used_passkey_challenges"
-
-    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
-    expires_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
-
 
 _SEAL = RowSeal(Passkey, owner_key_id="key_id")
 MAX_PASSKEYS = 10
