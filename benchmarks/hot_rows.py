@@ -5,10 +5,8 @@ None may become slower with more connections. Rates of machines that do other wo
 """
 
 import contextlib
-import http.client
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from app.audit_log import actors
 from app.config import Settings
