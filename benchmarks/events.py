@@ -246,10 +246,5 @@ def _ticks(app: Flask) -> Iterator[None]:
             while not stop.wait(_TICK_SECONDS):
                 events.deliver()
 
-    ticking = threading.Thread(target=run)
-    ticking.start()
-    try:
+    with stack.beside(run, stop):
         yield
-    finally:
-        stop.set()
-        ticking.join()

@@ -21,7 +21,7 @@ from benchmarks.rounds import Load, Plans, Table
 from benchmarks.stack import Infrastructure, Service
 from benchmarks.thresholds import Threshold
 from benchmarks.upstream import CHAT, Upstream, running_upstream
-from tests.support.payments import EvmPayer, decoded, signed_headers
+from tests.support.payments import EvmPayer, signed_headers
 
 _CHATS = "/v1/gateway/openai/chat/completions"
 _SEARCH = "/v1/gateway/brave/web/search?q=agents"
@@ -223,7 +223,7 @@ def _other_calls(
     fixed = load("Call with a fixed price", _SEARCH)
     found = _rates([fixed, load("Call of a registered service", f"/v1/proxy/{sold['id']}/today")], scale)
     payer = EvmPayer(infrastructure.nodes["base"], dollars=1000)
-    terms = _terms(service, infrastructure.nodes["base"].chain_id)
+    terms = service.payment_terms(_SEARCH, infrastructure.nodes["base"].chain_id)
 
     def payments(connections: int) -> Plans:
         each = round(scale.seconds * _PAYMENTS_PER_SECOND)
@@ -349,12 +349,3 @@ def _created(service: Service, path: str, body: object, **headers: str) -> dict[
     if status != http.HTTPStatus.CREATED:
         raise RuntimeError(f"{path}: {status} {answer!r}")
     return dict(json.loads(answer))
-
-
-def _terms(service: Service, chain_id: int) -> dict[str, Any]:
-    """Return what a call without a key is offered to pay on a chain."""
-    connection = http.client.HTTPConnection(_LOCAL, service.port, timeout=60)
-    with contextlib.closing(connection):
-        connection.request("GET", _SEARCH)
-        accepts = decoded(connection.getresponse().headers["PAYMENT-REQUIRED"])["accepts"]
-    return dict(next(each for each in accepts if each["network"] == f"eip155:{chain_id}"))

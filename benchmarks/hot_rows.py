@@ -5,10 +5,8 @@ None may become slower with more connections. Rates of machines that do other wo
 """
 
 import contextlib
-import http.client
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from app.audit_log import actors
 from app.config import Settings
@@ -26,7 +24,7 @@ from benchmarks.stack import Infrastructure, Service
 from benchmarks.thresholds import Threshold
 from benchmarks.throughput import RECIPIENT
 from benchmarks.upstream import CHAT, Upstream, running_upstream
-from tests.support.payments import EvmPayer, decoded, signed_headers
+from tests.support.payments import EvmPayer, signed_headers
 
 _AGENT, _ACTS = "calls of one agent", "administrative acts"
 _WALLET = "transfers of one wallet"
@@ -109,7 +107,7 @@ def _settlements(infrastructure: Infrastructure, upstream: Upstream, scale: _Sca
     name = f"hot_rows_{keys_per_chain}"
     with _service(infrastructure, upstream, name, X402_SETTLEMENT_KEYS=str(keys_per_chain)) as (service, _):
         node = infrastructure.nodes["base"]
-        payer, terms = EvmPayer(node, dollars=100_000), _terms(service, node.chain_id)
+        payer, terms = EvmPayer(node, dollars=100_000), service.payment_terms(_SEARCH, node.chain_id)
 
         def payments(count: int) -> Plans:
             each = round(scale.seconds * _PAYMENTS_PER_SECOND / count)
@@ -152,12 +150,3 @@ def _service(
         db.engine.dispose()
     with stack.running_service(infrastructure, environment, webs=1, workers=1) as service:
         yield service, made.key
-
-
-def _terms(service: Service, chain_id: int) -> dict[str, Any]:
-    """Return what a call without a key is offered to pay on a chain."""
-    connection = http.client.HTTPConnection(_LOCAL, service.port, timeout=60)
-    with contextlib.closing(connection):
-        connection.request("GET", _SEARCH)
-        accepts = decoded(connection.getresponse().headers["PAYMENT-REQUIRED"])["accepts"]
-    return dict(next(each for each in accepts if each["network"] == f"eip155:{chain_id}"))

@@ -10,8 +10,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from app.config import UpstreamAccess
 from benchmarks import postgres, processes
 from benchmarks.postgres import Server
 from sandbox.evm import EvmNode
+from tests.support.payments import decoded
 from tests.support.servers import free_port, redis_server
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -119,6 +121,26 @@ class Service:
             return answer.status, answer.read()
         finally:
             connection.close()
+
+    def payment_terms(self, path: str, chain_id: int) -> dict[str, Any]:
+        """Return what a call without a key is offered to pay on a chain."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        with contextlib.closing(connection):
+            connection.request("GET", path)
+            accepts = decoded(connection.getresponse().headers["PAYMENT-REQUIRED"])["accepts"]
+        return dict(next(each for each in accepts if each["network"] == f"eip155:{chain_id}"))
+
+
+@contextlib.contextmanager
+def beside(act: Callable[[], None], over: threading.Event) -> Iterator[None]:
+    """Run a function in a thread until the context ends, which sets `over`."""
+    thread = threading.Thread(target=act)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 @contextlib.contextmanager

@@ -5,8 +5,10 @@ import errno
 import os
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+
+from benchmarks import stack
 
 _SIZE_BYTES = 3 * 2**30
 """Sparse: more than PostgreSQL keeps of its WAL."""
@@ -32,7 +34,7 @@ class Disk:
         filler, over = self._folder / "filler", threading.Event()
         filler.touch()
         try:
-            with _beside(lambda: _fill(filler, over), over):
+            with stack.beside(lambda: _fill(filler, over), over):
                 yield
         finally:
             filler.unlink()
@@ -47,7 +49,7 @@ class Disk:
                 with self.hanging():
                     over.wait(_FROZEN_SECONDS)
 
-        with _beside(stutter, over):
+        with stack.beside(stutter, over):
             yield
 
     @contextlib.contextmanager
@@ -58,17 +60,6 @@ class Disk:
             yield
         finally:
             _run("fsfreeze", "--unfreeze", str(self._folder))
-
-
-@contextlib.contextmanager
-def _beside(act: Callable[[], None], over: threading.Event) -> Iterator[None]:
-    thread = threading.Thread(target=act)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def _fill(filler: Path, over: threading.Event) -> None:

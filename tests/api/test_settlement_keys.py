@@ -133,38 +133,38 @@ def reason(answer: TestResponse) -> str:
 PATHS = tuple(f"/v1/gateway/brave/web/search?q={number}" for number in range(3))
 
 
+@pytest.fixture
+def racetrack(build_app: Callable[..., Flask], postgres_url: str, own_base_node: EvmNode) -> Iterator[Scene]:
+    """A shop with a key for each payment and more, all with gas."""
+    with opened(build_app, postgres_url, own_base_node, 8) as made:
+        fund(own_base_node, *settlers())
+        yield made
+
+
 @pytest.mark.postgres
 def test_payments_of_one_balance_that_race_on_several_keys_are_not_submitted_together(
-    build_app: Callable[..., Flask], postgres_url: str, own_base_node: EvmNode
+    racetrack: Scene, postgres_url: str, own_base_node: EvmNode
 ) -> None:
-    with opened(build_app, postgres_url, own_base_node, 8) as scene:
-        fund(own_base_node, *settlers())
-        payer = EvmPayer(own_base_node, dollars=0.015)
-        headers = [payer.pays(scene.shop.ask(path=path)) for path in PATHS]
-        scene.hold()
-        assert Counter(racing(scene, postgres_url, "payments", *headers)) == {
-            "settlement_pending": 1,
-            "funds_in_use": len(PATHS) - 1,
-        }
-        assert scene.submissions() == 1
+    payer = EvmPayer(own_base_node, dollars=0.015)
+    headers = [payer.pays(racetrack.shop.ask(path=path)) for path in PATHS]
+    racetrack.hold()
+    found = Counter(racing(racetrack, postgres_url, "payments", *headers))
+    assert found == {"settlement_pending": 1, "funds_in_use": len(PATHS) - 1}
+    assert racetrack.submissions() == 1
 
 
 @pytest.mark.postgres
 def test_risky_payments_that_race_on_several_keys_share_one_budget(
-    build_app: Callable[..., Flask], postgres_url: str, own_base_node: EvmNode
+    racetrack: Scene, postgres_url: str, own_base_node: EvmNode
 ) -> None:
-    with opened(build_app, postgres_url, own_base_node, 8) as scene:
-        fund(own_base_node, *settlers())
-        scene.hold()
-        safe = SafePayer(own_base_node, is_deployed=True)
-        assert scene.shop.ask(safe.pays(scene.shop.ask())).status_code == 503
-        with read_only_unit() as session:
-            [first] = session.scalars(select(SettlementRisk))
-        # Enough for one more; the fee falls in empty blocks.
-        change_settings(scene.shop.app, x402_failed_gas_usd_per_day=usd_from_nanos(2 * first.cost_nanos))
-        payers = [SafePayer(own_base_node, is_deployed=True) for _ in PATHS]
-        headers = [payer.pays(scene.shop.ask(path=path)) for payer, path in zip(payers, PATHS, strict=True)]
-        assert Counter(racing(scene, postgres_url, "settlement_risks", *headers)) == {
-            "settlement_pending": 1,
-            "risky_payments_paused": len(PATHS) - 1,
-        }
+    racetrack.hold()
+    shop, safe = racetrack.shop, SafePayer(own_base_node, is_deployed=True)
+    assert shop.ask(safe.pays(shop.ask())).status_code == 503
+    with read_only_unit() as session:
+        [first] = session.scalars(select(SettlementRisk))
+    # Enough for one more; the fee falls in empty blocks.
+    change_settings(shop.app, x402_failed_gas_usd_per_day=usd_from_nanos(2 * first.cost_nanos))
+    payers = [SafePayer(own_base_node, is_deployed=True) for _ in PATHS]
+    headers = [payer.pays(shop.ask(path=path)) for payer, path in zip(payers, PATHS, strict=True)]
+    found = Counter(racing(racetrack, postgres_url, "settlement_risks", *headers))
+    assert found == {"settlement_pending": 1, "risky_payments_paused": len(PATHS) - 1}

@@ -265,6 +265,17 @@ def _connect_to_present_url(
     options.update(present)
 
 
+READ_ONCE = (
+    "base_rpc_url", "base_url", "database_pool_size", "database_prepared_statements", "database_replica_url",
+    "ethereum_rpc_url", "gateway_providers_file", "host_memory", "network", "otel_exporter_otlp_endpoint", "port",
+    "secret_key", "solana_rpc_url", "support_url", "terms_url", "trusted_proxy_hops", "upstreams", "x402_price_usd",
+)  # fmt: skip
+"""The settings that an application is made of; all others are read from its state, which each test gets anew."""
+READ_ANEW = {"database_url", "log_level", "sentry_dsn"}
+"""Settings that are read once more when an application is used again."""
+_Needs = tuple[Any, ...]
+
+
 class ApplicationPool:
     """Applications that serve one test after another: creating one costs as much as several requests.
 
@@ -275,19 +286,20 @@ class ApplicationPool:
     _LARGEST = 8
 
     def __init__(self) -> None:
-        self._free: list[tuple[Settings, Application]] = []
-        self._taken: dict[Application, Settings] = {}
+        self._free: list[tuple[_Needs, Application]] = []
+        self._taken: dict[Application, _Needs] = {}
 
     def take(self, settings: Settings, **parts: Any) -> Application:
-        """Return a free application with these settings, or a new one."""
+        """Return a free application that was made of such settings, or a new one."""
+        needs = _needs(settings)
         for place, (former, app) in enumerate(self._free):
-            if _are_alike(former, settings):
+            if former == needs:
                 del self._free[place]
                 _reset(app, settings, ports_for(settings, **parts))
                 break
         else:
             app = make_app(settings, **parts)
-        self._taken[app] = settings
+        self._taken[app] = needs
         return app
 
     def give_back(self, app: Application) -> None:
@@ -297,13 +309,10 @@ class ApplicationPool:
         del self._free[: -self._LARGEST]
 
 
-def _are_alike(one: Settings, other: Settings) -> bool:
-    """Return whether settings differ at most in which database of the same kind they name."""
-    here, there = one.database_url.get_secret_value(), other.database_url.get_secret_value()
-    # Settings that were parsed once have the same values, and comparing those takes no time.
-    return make_url(here).drivername == make_url(there).drivername and (
-        vars(one) | {"database_url": None} == vars(other) | {"database_url": None}
-    )
+def _needs(settings: Settings) -> _Needs:
+    """Return what an application is made of: the kind of its database, and these settings."""
+    url = make_url(settings.database_url.get_secret_value())
+    return (url.drivername, *(getattr(settings, name) for name in READ_ONCE))
 
 
 def _reset(app: Application, settings: Settings, ports: Ports) -> None:

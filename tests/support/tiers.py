@@ -22,6 +22,8 @@ FIRST_TIER_PROFILE = "first tier"
 SECOND_TIER = {
     "tests/api/*[[]*postgres*": "twins on the other database",
     "tests/unit/*[[]*postgres*": "twins on the other database",
+    "tests/signer/*[[]*postgres*": "twins on the other database",
+    "tests/workers/*[[]*postgres*": "twins on the other database",
     "tests/concurrency/*[[]*sqlite*": "twins on the other database",
     "tests/concurrency/test_gateway.py::*": "crowds of calls",
     "tests/architecture/test_migrations.py::test_a_database_of_any_age_*": "migrations of full databases",
@@ -29,6 +31,7 @@ SECOND_TIER = {
     "tests/sandbox/test_command.py::*": "restarts of the sandbox",
     "tests/concurrency/test_x402_buying.py::*": "crowds of calls",
     "tests/concurrency/test_deposits.py::*[[][123]]": "more seeds",
+    "tests/concurrency/test_payouts.py::test_payouts_race_*[[][123]]": "more seeds",
     "tests/concurrency/test_transfers.py::test_two_hundred_*": "crowds of calls",
     "tests/workers/test_many_pending.py::*": "a thousand open movements",
     "tests/workers/test_queue_loss.py::test_a_*": "killed workers",
