@@ -2,8 +2,9 @@
 
 import functools
 import gc
+import sys
 from collections.abc import Callable
-from typing import ParamSpec
+from typing import ParamSpec, cast
 
 import structlog
 from flask import Flask, has_app_context
@@ -18,7 +19,10 @@ _log = structlog.get_logger(__name__)
 
 @functools.cache
 def application() -> Flask:
-    """Return this process's application, created from the environment on first use. It answers no requests."""
+    """Return this process's application, created from the environment on first use. It need not answer requests."""
+    if loaded := sys.modules.get("wsgi"):
+        # The launcher's, from before the fork.
+        return cast("Flask", loaded.app)
     from app.factory import create_app  # noqa: PLC0415 - imports the whole service
 
     created = create_app(serves=False)

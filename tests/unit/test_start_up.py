@@ -7,10 +7,12 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from launcher.sandbox_secrets import GENERATORS
+from workers.context import application
 
 ROOT = Path(__file__).resolve().parents[2]
 # Loaded where they are used, because each takes more than a tenth of a second of processor time.
@@ -71,6 +73,13 @@ def test_a_process_without_routes_has_all_tables(tmp_path: Path) -> None:
         "before = set(db.metadata.tables); import app.serving, workers.sweeps; assert before == set(db.metadata.tables)"
     )
     _run(code, tmp_path, ())
+
+
+def test_jobs_use_the_application_that_was_loaded_before_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = SimpleNamespace(app=object())
+    monkeypatch.setitem(sys.modules, "wsgi", loaded)
+    # Without what the function remembers.
+    assert application.__wrapped__() is loaded.app
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["keys", "--help"]])
