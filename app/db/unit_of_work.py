@@ -90,7 +90,7 @@ class _Unit:
 _READS = re.compile(r"\s*(?:SELECT|WITH|SHOW|EXPLAIN|PRAGMA)\b", re.IGNORECASE)
 # Common table expressions that write, and row locks (FOR UPDATE among them).
 _WRITES_OR_LOCKS = re.compile(r"\b(?:INSERT|UPDATE|DELETE|MERGE|FOR\s+(?:KEY\s+)?SHARE)\b", re.IGNORECASE)
-IDLE_IN_TRANSACTION = "25P03"
+IDLE_IN_TRANSACTION, READ_ONLY = "25P03", "25006"
 """`idle_in_transaction_session_timeout` of PostgreSQL's appendix A."""
 _current: ContextVar[_Unit | None] = ContextVar("unit_of_work", default=None)
 
@@ -220,8 +220,9 @@ def is_unavailable(error: Exception) -> bool:
     """Return whether an error is the database's: no connection or lock in time, or the connection was lost."""
     if isinstance(error, SqlTimeoutError | OperationalError):
         return True
-    # PostgreSQL ends a transaction that idles too long, for instance because its process is starved.
-    return getattr(getattr(error, "orig", None), "sqlstate", None) == IDLE_IN_TRANSACTION
+    # PostgreSQL ends a transaction that idles too long, for instance because its process is starved. A replica that is
+    # being promoted has the leader's address before it may write.
+    return getattr(getattr(error, "orig", None), "sqlstate", None) in (IDLE_IN_TRANSACTION, READ_ONLY)
 
 
 @contextmanager

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from benchmarks.cluster.running import DATA, WEB, WORKERS, Cluster
 
-LEASE_SECONDS = 20
+LEASE_SECONDS = 8
 """`ttl` of patroni.yml."""
 _LONGER_THAN_LEASE = LEASE_SECONDS + 10
 _HOST_AWAY_SECONDS = 8
+_LONG_SECONDS = 30
 _INTERVAL_SECONDS = 20.0
 STEP_SECONDS = 300
 
@@ -117,7 +118,7 @@ def _kill_worker_host(cluster: Cluster, draw: random.Random, stop: threading.Eve
 
 def _fill_leader_disk(cluster: Cluster, _draw: random.Random, stop: threading.Event) -> None:
     with cluster.disks[cluster.leader()].full():
-        stop.wait(_LONGER_THAN_LEASE)
+        stop.wait(_LONG_SECONDS)
 
 
 def _slow_leader_disk(cluster: Cluster, _draw: random.Random, stop: threading.Event) -> None:
@@ -133,7 +134,7 @@ def _hang_leader_disk(cluster: Cluster, _draw: random.Random, stop: threading.Ev
 def _hang_replica_disk(cluster: Cluster, draw: random.Random, stop: threading.Event) -> None:
     leader = cluster.leader()
     with cluster.disks[draw.choice([host for host in DATA if host != leader])].hanging():
-        stop.wait(_LONGER_THAN_LEASE)
+        stop.wait(_LONG_SECONDS)
 
 
 def _step_clock(
@@ -145,7 +146,7 @@ def _step_clock(
         host = choose(cluster, draw)
         for seconds in draw.sample((-STEP_SECONDS, STEP_SECONDS), 2):
             with cluster.clock_off(host, seconds):
-                stop.wait(_LONGER_THAN_LEASE / 2)
+                stop.wait(_LONG_SECONDS / 2)
 
     return inject
 
@@ -209,5 +210,6 @@ def inject_all(
         log(f"{fault.name}: whole again {whole:.1f} s after its end")
         # Patroni may still report what was before the fault.
         stop.wait(max(3.0, began + _INTERVAL_SECONDS - time.monotonic()))
+        cluster.await_whole(180)
         done.append(Injected(fault.name, began, time.monotonic()))
     return done

@@ -276,6 +276,8 @@ def prepare(folder: Path) -> None:
         [uv, "pip", "install", "--quiet", "--python", f"{python}/bin/python", "--require-hashes", "-r", str(locked)],
     ):
         subprocess.run(command, env=environment, check=True)  # noqa: S603
+    [bound] = python.glob("lib/python*/site-packages/patroni/config.py")
+    subprocess.run(["sed", "--in-place", "--file", str(ROOT / "deploy/cluster/lease.sed"), str(bound)], check=True)  # noqa: S603, S607
     (folder / "bin").mkdir()
     clocks.prepare(folder, [*DATA, *WEB, *WORKERS])
     # Engines get a bare environment, with their host's folder as HOME. PostgreSQL inherits from Patroni.

@@ -99,6 +99,17 @@ def test_a_commit_needs_a_second_node_and_outlasts_the_lease(environment: dict[s
     assert int(limit[1]) > 2 * dynamic["ttl"]
 
 
+def test_the_lease_is_as_short_as_the_changed_bound_of_patroni_permits(environment: dict[str, str]) -> None:
+    lease = yaml.safe_load(rendered("data1", environment)["patroni.yml"])["bootstrap"]["dcs"]["ttl"]
+    line = "        ttl = self. __get_and_maybe_adjust_int_value(config, 'ttl', 20)\n"
+    changed = subprocess.run(
+        ["sed", "--file", str(FOLDER / "lease.sed")], input=line, capture_output=True, text=True, check=True
+    ).stdout
+    assert changed == line.replace("20", str(lease))
+    # Another line would leave the lease at 20 seconds unnoticed.
+    assert f"grep --quiet \"'ttl', {lease})\"" in (FOLDER / "Dockerfile").read_text()
+
+
 def test_the_role_has_the_limits_that_the_service_sends_when_it_connects() -> None:
     sent = re.findall(r"-c (\w+)=(\d+s)", (ROOT / "app" / "factory.py").read_text())
     on_role = re.findall(r"SET (\w+) = '(\d+s)'", (FOLDER / "create-database.sh").read_text())
@@ -160,6 +171,22 @@ def test_an_unplugged_web_host_is_given_up_within_two_seconds_and_a_slow_one_is_
     assert "option httpchk GET /v1/health" in ready
     assert "shutdown-sessions" not in ready
     assert _milliseconds(ready, "timeout check") >= 3000
+
+
+def test_data_hosts_that_accept_no_connection_are_given_up_within_two_seconds(environment: dict[str, str]) -> None:
+    found = rendered("web1", environment)
+    defaults, ready = _section(found["haproxy.cfg"], "defaults"), _section(found["haproxy-public.cfg"], "backend ready")
+    connect, again = _milliseconds(defaults, "timeout connect"), _milliseconds(defaults, "fastinter")
+    closed = _milliseconds(defaults, "inter") + again + 2 * connect
+    assert re.search(r"\bfall 2\b", defaults)
+    assert re.search(r"\bfall 2\b", ready)
+    # Then /v1/health is not 200 any more, twice.
+    assert closed + 2 * _milliseconds(ready, "fastinter") <= 2000
+    database = _section(found["haproxy.cfg"], "listen database")
+    assert "on-marked-down shutdown-sessions" in database
+    assert "inter" not in database
+    # A data host whose processes are slow still accepts, and may take longer to answer.
+    assert _milliseconds(defaults, "timeout check") >= 2000
 
 
 def test_reports_are_read_from_a_replica_through_few_connections(environment: dict[str, str]) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+import psycopg
 import pytest
 import time_machine
 from flask import Flask
+from psycopg import sql
+from sqlalchemy.engine import make_url
 
 from app.adapters.evm.chain import EvmChain
 from app.core import clock
@@ -80,6 +84,36 @@ def test_without_the_database_requests_get_retry_after_and_workers_retry(
     assert app.test_client().get("/v1/health").get_json()["checks"] == {
         "database": "ok", "redis": "unreachable", "worker": "ok",
     }  # fmt: skip
+
+
+def test_a_replica_that_is_not_yet_promoted_refuses_writes_and_they_may_be_repeated(
+    agent: Agent, postgres_url: str, chain: FaultyChain
+) -> None:
+    to, key = Person().address, {"Idempotency_Key": "once"}
+    with read_only(postgres_url):
+        assert agent.get("/v1/balance").status_code == 200
+        answer = agent.move("2", "USDC", to=to, **key)
+        assert (answer.status_code, answer.get_json()["code"]) == (503, "OVERLOADED"), answer.text
+        assert answer.headers["Retry-After"] == "1"
+        assert "details" not in answer.get_json()
+    assert agent.move("2", "USDC", to=to, **key).status_code == 200
+    assert paid_once(agent, chain, to) == 2_000_000
+
+
+@contextmanager
+def read_only(postgres_url: str) -> Iterator[None]:
+    """Make new connections to the database as those to a replica: they read."""
+    url = make_url(postgres_url).set(drivername="postgresql")
+    with psycopg.connect(url.render_as_string(hide_password=False), autocommit=True) as connection:
+        setting = sql.SQL("ALTER DATABASE {} {} default_transaction_read_only {}").format
+        name = sql.Identifier(url.database or "")
+        connection.execute(setting(name, sql.SQL("SET"), sql.SQL("= on")))
+        db.engine.dispose()
+        try:
+            yield
+        finally:
+            connection.execute(setting(name, sql.SQL("RESET"), sql.SQL("")))
+            db.engine.dispose()
 
 
 def test_a_transfer_with_an_unknown_commit_is_reported_unknown_and_its_retry_pays_nothing(
