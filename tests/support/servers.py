@@ -47,7 +47,13 @@ _SCHEMA = """
 _DELETE_ALL_ROWS = """
     SET session_replication_role = replica;
     DO $$ DECLARE name regclass; BEGIN
-        FOR name IN SELECT oid FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' LOOP
+        FOR name IN SELECT oid FROM pg_class WHERE relkind = 'r' AND relnamespace IN (
+            'public'::regnamespace, to_regnamespace('partitions')
+        ) LOOP
+            IF name::text ~ '_[0-9]{4}_[0-9]{2}$' THEN
+                EXECUTE format('DROP TABLE %s', name);
+                CONTINUE;
+            END IF;
             CONTINUE WHEN name = 'alembic_version'::regclass OR pg_relation_size(name) = 0;
             EXECUTE format(
                 CASE WHEN pg_relation_size(name) > 100000 THEN 'TRUNCATE %s CASCADE' ELSE 'DELETE FROM %s' END, name
