@@ -18,7 +18,7 @@ from app.catalog.payouts import service as payouts
 from app.core import clock
 from app.credits import accounts
 from app.credits import audit as credits_audit
-from app.db import leases
+from app.db import leases, partitions
 from app.db.leases import lease, once_per_period
 from app.db.replica import report_engine
 from app.db.unit_of_work import read_only_unit, snapshot, unit_of_work
@@ -103,10 +103,13 @@ def _unrecorded_signatures() -> list[str]:
 
 @job
 def audit_hourly() -> None:
-    """Audit if the last complete audit is an hour old. A separate job, so that sweeps do not delay it."""
+    """Audit if the last complete audit is an hour old, then drop old months. A separate job: sweeps need not wait."""
     with once_per_period(_AUDIT_EVERY, AUDIT_LEASE, duration=_AUDIT_DURATION) as due:
         if due:
             audit()
+    if due:
+        # Afterwards, so that no audit is repeated because of it.
+        usage_retention.drop_months(clock.now() - timedelta(days=app_state().settings.retention_days))
 
 
 @job
@@ -138,6 +141,7 @@ def sweep() -> None:
             "prune_exchange_budgets": lambda: exchange_client.prune(now),
             # In a bounded number of short units of each kind; the next sweep continues.
             **{f"prune_{name}": partial(personal_data.prune, name, now) for name in personal_data.ENDING},
+            "make_partitions": lambda: partitions.make_ahead(now),
             "prune_usage": lambda: usage_retention.prune(cutoff),
             "prune_history": lambda: relayed.prune_queries(cutoff),
             "resume_settlements": payments.check_gas_reserves,

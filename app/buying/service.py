@@ -26,7 +26,7 @@ from app.capacity.limiter import Permit, quotas_of
 from app.core import clock, money
 from app.core.chains import ChainName
 from app.core.checks import CheckedStep
-from app.core.identifiers import new_id
+from app.core.identifiers import new_id, new_ordered_id
 from app.core.movement_kinds import MovementKind
 from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.idempotency.service import Claim
@@ -77,7 +77,7 @@ def metered(wallet: WalletView, host: str, *, key_id: str | None) -> Iterator[Fe
     _count_host(wallet, host)
     meter, price, limiter = FetchMeter(), MeteredUsage(PRICE_NANOS), app_state().rate_limiter
     call, uncharged = UsageCall(key_id or wallet.agent_id, PROVIDER, host), ("fetched-uncharged", wallet.agent_id)
-    hold_id: str | None = (new := new_id())
+    hold_id: str | None = (new := new_ordered_id())
     try:
         with unit_of_work() as session:
             usage.begin(session, wallet.agent_id, call, hold_id=new, nanos=PRICE_NANOS, estimate=price, lease=_LEASE)

@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import os
 import secrets
+import time
 import uuid
 from collections import deque
 from collections.abc import Iterable
@@ -33,6 +34,12 @@ def _version_4(random: bytes) -> str:
     # RFC 9562 §5.4. `uuid.UUID` takes several times as long.
     digits, variant = random.hex(), "89ab"[random[8] >> 4 & 3]
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+
+
+def new_ordered_id() -> str:
+    """Return an id that begins with the time, for rows that are dropped by month (RFC 9562 §5.7)."""
+    time_digits, random = f"{time.time_ns() // 1_000_000:012x}", new_id()
+    return f"{time_digits[:8]}-{time_digits[8:]}-7{random[15:]}"
 
 
 def parse_id(text: object) -> str | None:

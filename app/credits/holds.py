@@ -72,8 +72,10 @@ class HoldResult(NamedTuple):
         return self.previous_state in {CreditHoldState.SETTLED, CreditHoldState.RELEASED}
 
 
-# The prefixes of a hold's id in the references of its ledger entries; version 1.0 charged a price without a hold.
-_REFERENCE_PREFIXES = ("hold", "charge", "settle", "release", "excess", "late", "refund")
+REASONS = ("hold", "charge", "settle", "release", "excess", "late", "refund")
+"""What follows a hold's id in the references of its ledger entries, or was before it until version 1.1.
+
+Version 1.0 charged a price without a hold."""
 # Those of what is returned and of what exceeds, by the state before.
 _REASONS = {
     CreditHoldState.HELD: ("release", "excess"),
@@ -129,7 +131,7 @@ def hold(
         amount_nanos: int = _read(session, hold_id).amount_nanos
         return amount_nanos
     held_nanos = _reserve(session, hold_id, owner_id, nanos, nanos if minimum_nanos is None else minimum_nanos)
-    entry = EntryKind.HOLD, f"hold:{hold_id}", Bucket.AVAILABLE, Bucket.HELD, held_nanos
+    entry = EntryKind.HOLD, f"{hold_id}:hold", Bucket.AVAILABLE, Bucket.HELD, held_nanos
     accounts.append_entry(session, owner_id, entry, at=now)
     return held_nanos
 
@@ -172,7 +174,8 @@ def finish_lapsed(session: Session, owner_id: str) -> None:
     """Make the estimates final that lapsed holds of an account were charged: nothing replaces them any more."""
     held = CreditLedgerEntry.account_id == owner_id, CreditLedgerEntry.kind == EntryKind.HOLD.value
     for reference in session.scalars(select(CreditLedgerEntry.reference).where(*held)):
-        HOLDS.move(session, reference.removeprefix("hold:"), CreditHoldState.LAPSED, CreditHoldState.SETTLED)
+        hold_id = reference.removesuffix(":hold").removeprefix("hold:")
+        HOLDS.move(session, hold_id, CreditHoldState.LAPSED, CreditHoldState.SETTLED)
 
 
 def renew(session: Session, hold_id: str, *, lease: timedelta, memo: Mapping[str, Any] | None = None) -> bool:
@@ -213,7 +216,7 @@ def totals_in_budgets(session: Session, since: datetime) -> Iterator[tuple[list[
 
 def references_of(hold_id: str) -> list[str]:
     """Return every reference that a ledger entry of this hold may have."""
-    return [f"{reason}:{hold_id}" for reason in _REFERENCE_PREFIXES]
+    return [reference for reason in REASONS for reference in (f"{hold_id}:{reason}", f"{reason}:{hold_id}")]
 
 
 def _end(
@@ -262,9 +265,9 @@ def _close(
     source = Bucket.HELD if was_held else Bucket.REVENUE
     (released, exceeded), now = _REASONS[before], clock.now()
     for entry in (
-        (EntryKind.RELEASE, f"{released}:{row.id}", source, Bucket.AVAILABLE, rest_nanos),
-        (EntryKind.SETTLE, f"{exceeded}:{row.id}", Bucket.AVAILABLE, Bucket.REVENUE, extra_nanos),
-        (EntryKind.SETTLE, f"settle:{row.id}", source, Bucket.REVENUE, covered_nanos if was_held else 0),
+        (EntryKind.RELEASE, f"{row.id}:{released}", source, Bucket.AVAILABLE, rest_nanos),
+        (EntryKind.SETTLE, f"{row.id}:{exceeded}", Bucket.AVAILABLE, Bucket.REVENUE, extra_nanos),
+        (EntryKind.SETTLE, f"{row.id}:settle", source, Bucket.REVENUE, covered_nanos if was_held else 0),
     ):
         accounts.append_entry(session, row.account_id, entry, at=now)
     return HoldResult(

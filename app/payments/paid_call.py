@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from app.core import clock, money
-from app.core.identifiers import new_id
+from app.core.identifiers import new_ordered_id
 from app.credits import holds as credit_holds
 from app.credits.holds import HoldResult
 from app.db.unit_of_work import CommitUnknownError, striped_lock, unit_of_work
@@ -51,7 +51,7 @@ class PaidCall(ABC):
 
     def __init__(self, payer: Principal | PaymentGrant, provider: str, model: str) -> None:
         """Prepare a call that the credits of its caller pay for, or its own payment. Raises: ModelNotAllowed."""
-        self.id = new_id()
+        self.id = new_ordered_id()
         if isinstance(payer, Principal):
             payer.assert_may_call(provider, model)
             self._payment, self._account_id, self.client_id = None, payer.account_id, payer.client_id

@@ -72,7 +72,7 @@ def buy(
     Raises: InvalidInput, the 403 classes, NotFound, InsufficientCredits, PurchaseInProgress.
     """
     wallet_id = orders.assert_allowed(caller, order)
-    purchase_id, now = identifiers.new_id(), clock.now()
+    purchase_id, now = identifiers.new_ordered_id(), clock.now()
     sealed = order.seal(purchase_id, key_id=caller.key_id)
     call = UsageCall(caller.key_id, PROVIDER, "buy")
     with unit_of_work() as session:

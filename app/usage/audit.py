@@ -1,19 +1,22 @@
 """Audit of the usage log: it adds up to its sums by provider, and to what accounts have spent."""
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import func, literal, or_, select, union_all
 from sqlalchemy.orm import Session
 
 from app.credits import accounts as credit_accounts
 from app.db.tables import table_of
-from app.usage.models import UsageByProvider, UsageLog
+from app.usage.models import UsageByMonth, UsageByProvider, UsageLog
 
 _BATCH = 500
 
 
 _AMOUNTS = ("cost_nanos", "tokens_in", "tokens_out")
-_SUMS, _LOG = table_of(UsageByProvider).c, table_of(UsageLog).c
-_amounts = [func.count().label("calls"), *(func.sum(_LOG[name]).label(name) for name in _AMOUNTS)]
-_logged = select(_LOG.account_id, _LOG.provider, *_amounts).group_by(_LOG.account_id, _LOG.provider).subquery()
+_SUMS, _LOG, _DROPPED = table_of(UsageByProvider).c, table_of(UsageLog).c, table_of(UsageByMonth).c
+_entries = select(_LOG.account_id, _LOG.provider, literal(1).label("calls"), *(_LOG[name] for name in _AMOUNTS))
+_months = select(*(_DROPPED[name] for name in ("account_id", "provider", "calls", *_AMOUNTS)))
+_all = union_all(_entries, _months).subquery().c
+_amounts = [func.sum(_all[name]).label(name) for name in ("calls", *_AMOUNTS)]
+_logged = select(_all.account_id, _all.provider, *_amounts).group_by(_all.account_id, _all.provider).subquery()
 _WRONG_SUMS = (
     select(_SUMS.account_id, _logged.c.account_id, _SUMS.provider, _logged.c.provider)
     .select_from(

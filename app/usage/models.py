@@ -1,8 +1,8 @@
 """The usage tables. Costs are nano-dollars."""
 
-from datetime import datetime
+from datetime import date, datetime
 
-from sqlalchemy import BigInteger, CheckConstraint, Index, String, text
+from sqlalchemy import BigInteger, CheckConstraint, Date, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.db.tables import ID, UtcDateTime
@@ -35,7 +35,7 @@ Index("ix_usage_logs_history", UsageLog.account_id, UsageLog.created_at.desc(), 
 class UsageByProvider(Model):
     """The sums of an account's log by provider, updated in the same unit, so that a summary does not scan the log.
 
-    `carried_…` is the part of them from entries that were pruned.
+    `carried_…` is the part of them from entries that were pruned one by one.
     """
 
     __tablename__ = "usage_by_provider"
@@ -50,3 +50,17 @@ class UsageByProvider(Model):
     carried_cost_nanos: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     carried_tokens_in: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
     carried_tokens_out: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+
+
+class UsageByMonth(Model):
+    """The sums of an account's entries in a month whose partition of the log was dropped."""
+
+    __tablename__ = "usage_by_month"
+
+    account_id: Mapped[str] = mapped_column(ID, primary_key=True)
+    provider: Mapped[str] = mapped_column(String(100), primary_key=True)
+    first_day: Mapped[date] = mapped_column(Date, primary_key=True)
+    calls: Mapped[int] = mapped_column(BigInteger)
+    cost_nanos: Mapped[int] = mapped_column(BigInteger)
+    tokens_in: Mapped[int] = mapped_column(BigInteger)
+    tokens_out: Mapped[int] = mapped_column(BigInteger)

@@ -5,14 +5,16 @@ from datetime import datetime
 from typing import Any
 
 import structlog
-from sqlalchemy import delete
+from sqlalchemy import delete, func, insert, literal, select
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from app.credits import retention
 from app.credits.retention import UnbalancedError
+from app.db import partitions
 from app.db.tables import add_amounts, in_list, table_of
-from app.db.unit_of_work import batches, unit_of_work
-from app.usage.models import UsageByProvider, UsageLog
+from app.db.unit_of_work import batches, read_only_unit, unit_of_work
+from app.usage.models import UsageByMonth, UsageByProvider, UsageLog
 from app.usage.service import LOGGED_AMOUNTS
 
 _BATCH_SIZE = 100
@@ -24,9 +26,12 @@ _log = structlog.get_logger(__name__)
 def prune(before: datetime, *, batch_size: int = _BATCH_SIZE, max_batches: int = _MAX_BATCHES) -> int:
     """Delete settled calls from before an instant, in short units; return how many.
 
-    Accounts that do not add up are left as they are, and logged.
+    Calls since the first month with a partition are left to `drop_months`. Accounts that do not add up are left as they
+    are, and logged.
     """
     pruned, unbalanced = 0, set[str]()
+    with read_only_unit() as session:
+        before = min([before, *(month.start for month in partitions.find(session))])
     for _ in batches(max_batches):
         try:
             with unit_of_work() as session:
@@ -43,6 +48,33 @@ def prune(before: datetime, *, batch_size: int = _BATCH_SIZE, max_batches: int =
         if len(ids) < batch_size:
             break
     return pruned
+
+
+def drop_months(before: datetime) -> None:
+    """Drop months that ended before an instant; their sums are kept.
+
+    One with an open hold is kept; so is one that does not add up or is in use for long, which is logged.
+    """
+    with read_only_unit() as session:
+        ended = [month for month in partitions.find(session) if month.following().first <= before.date()]
+    for month in ended:
+        try:
+            with unit_of_work() as session:
+                partitions.lock(session, month)
+                if not retention.close(session, month):
+                    return
+                entries = month.partition_of("usage_logs", *LOGGED_AMOUNTS).c
+                account_id, provider, *amounts = (entries[each.name] for each in LOGGED_AMOUNTS)
+                sums = select(account_id, provider, literal(month.first), func.count(), *map(func.sum, amounts))
+                columns, grouped = [*table_of(UsageByMonth).c], sums.group_by(account_id, provider)
+                session.execute(insert(UsageByMonth).from_select(columns, grouped))
+                partitions.drop(session, month)
+        except UnbalancedError as error:
+            _log.exception("ledger_not_pruned", accounts=sorted(error.account_ids))
+            return
+        except DBAPIError as error:
+            _log.warning("month_not_dropped", month=str(month.first), reason=str(error.orig))
+            return
 
 
 def _delete_log_lines(session: Session, log_ids: list[str]) -> list[dict[str, Any]]:

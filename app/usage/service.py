@@ -24,7 +24,7 @@ from app.db.unit_of_work import read_only_unit, unit_of_work
 from app.errors import BudgetExceeded, InsufficientCredits
 from app.identity import api_keys, budget_counters, budgets
 from app.identity.budgets import SharedBudget
-from app.usage.models import UsageByProvider, UsageLog
+from app.usage.models import UsageByMonth, UsageByProvider, UsageLog
 
 _MAX_PROVIDER = 100
 _MAX_MODEL = 200
@@ -32,7 +32,7 @@ _ESTIMATED = ("cost_nanos", "tokens_in", "tokens_out", "price_version")
 """What the memo of a hold has of the estimate of its call."""
 _log = structlog.get_logger(__name__)
 
-_LOG, _SUMS = table_of(UsageLog), table_of(UsageByProvider)
+_LOG, _SUMS, _DROPPED = table_of(UsageLog), table_of(UsageByProvider), table_of(UsageByMonth).c
 _INSERT_LOG_LINE = PreparedInsert(UsageLog)
 LOGGED_AMOUNTS = (_LOG.c.account_id, _LOG.c.provider, _LOG.c.cost_nanos, _LOG.c.tokens_in, _LOG.c.tokens_out)
 """The account and provider of an entry of the log, and what it adds to the sums."""
@@ -43,7 +43,10 @@ _ADD = PreparedStatement(
     .where(_OF_OWNER, _SUMS.c.provider == bindparam("of_provider"))
     .values({column: column + bindparam(f"more_{column.name}", type_=BigInteger) for column in _SUMMED})
 )
-_COUNT = PreparedRead(select(func.sum(_SUMS.c.calls - _SUMS.c.carried_calls)).where(_OF_OWNER))
+_dropped = select(func.coalesce(func.sum(_DROPPED.calls), 0)).where(_DROPPED.account_id == bindparam("owner_id"))
+_COUNT = PreparedRead(
+    select(func.sum(_SUMS.c.calls - _SUMS.c.carried_calls) - _dropped.scalar_subquery()).where(_OF_OWNER)
+)
 _TOTALS = PreparedRead(
     select(_SUMS.c.provider, *_SUMMED).where(_OF_OWNER, _SUMS.c.calls > 0).order_by(_SUMS.c.provider)
 )

@@ -106,7 +106,7 @@ WITH asked AS MATERIALIZED (
   SELECT id, account_id, nanos, 0, {_MEMO if has_budgets else "memo"}, $2, 'held', 0, lease_until FROM done
 ), posted AS (
   INSERT INTO credit_postings (account_id, amount_nanos, created_at, reference, kind, debit, credit)
-  SELECT account_id, nanos, $2, 'hold:' || id, 'hold', 'available', 'held' FROM done WHERE nanos > 0
+  SELECT account_id, nanos, $2, id || ':hold', 'hold', 'available', 'held' FROM done WHERE nanos > 0
 )
 {_RESULTS_WITH_LEFT if has_budgets else _RESULTS}
 """  # noqa: S608 - constants
@@ -151,9 +151,9 @@ WITH asked AS MATERIALIZED (
 ), done AS (SELECT * FROM closed JOIN changed USING (account_id)
 ){_COUNTED.format(amount=_NOT_SPENT) if has_budgets else ""}, posted AS (
   INSERT INTO credit_postings (reference, kind, account_id, debit, credit, amount_nanos, created_at)
-  SELECT 'release:' || id, 'release', account_id, 'held', 'available', amount_nanos - cost, $2
+  SELECT id || ':release', 'release', account_id, 'held', 'available', amount_nanos - cost, $2
     FROM done WHERE amount_nanos > cost
-  UNION ALL SELECT 'settle:' || id, 'settle', account_id, 'held', 'revenue', cost, $2 FROM done WHERE cost > 0
+  UNION ALL SELECT id || ':settle', 'settle', account_id, 'held', 'revenue', cost, $2 FROM done WHERE cost > 0
 ), {_LOG_AND_SUMS}
 {_RESULTS_WITH_LEFT if has_budgets else _RESULTS}
 """  # noqa: S608 - constants
@@ -178,7 +178,7 @@ _PLACE = """INSERT INTO credit_holds (id, account_id, amount_nanos, state, settl
   lease_until, created_at) VALUES (:id, :account_id, :nanos, 'held', 0, 0, :memo, :lease_until, :now)"""
 _CLOSE = "UPDATE credit_holds SET state = 'settled', settled_nanos = :cost WHERE id = :id"
 _POST = """INSERT INTO credit_postings (reference, kind, account_id, debit, credit, amount_nanos, created_at)
-  SELECT '{0}:' || :reference, '{0}', account_id, '{1}', '{2}', {amount}, :now FROM credit_holds
+  SELECT :reference || ':{0}', '{0}', account_id, '{1}', '{2}', {amount}, :now FROM credit_holds
   WHERE id = :id AND {amount} > 0"""
 _LOG = """INSERT INTO usage_logs (id, account_id, api_key_id, provider, model, tokens_in, tokens_out, cached_tokens,
   reasoning_tokens, cost_nanos, price_version, created_at)

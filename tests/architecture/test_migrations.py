@@ -223,7 +223,8 @@ def test_a_migration_of_several_tables_locks_them_in_one_statement(postgres: Pos
                 assert "SET LOCAL statement_timeout = '2s'" in said[locks - 1], revision
                 assert "SET LOCAL statement_timeout = 0" in said[locks + 1], revision
                 assert changed <= set(re.findall(r"\w+", said[locks])), revision
-                assert not _CHANGES.search("\n".join(said[:locks])), revision
+                # One that is changed alone, in a transaction of its own.
+                assert len(set(_CHANGES.findall("\n".join(said[:locks])))) <= 1, revision
         db.engine.dispose()
 
 

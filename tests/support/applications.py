@@ -234,7 +234,7 @@ def change_settings(app: Application, **changed: object) -> None:
     app.state = replace(app.state, settings=app.state.settings.model_copy(update=changed))
 
 
-def change_ports(app: Application, **changed: object) -> None:
+def change_ports(app: Application, **changed: Any) -> None:
     """Replace ports of an application that was made."""
     app.state = replace(app.state, ports=replace(app.state.ports, **changed))
 

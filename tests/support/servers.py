@@ -47,7 +47,13 @@ _SCHEMA = """
 _DELETE_ALL_ROWS = """
     SET session_replication_role = replica;
     DO $$ DECLARE name regclass; BEGIN
-        FOR name IN SELECT oid FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' LOOP
+        FOR name IN SELECT oid FROM pg_class WHERE relkind = 'r' AND relnamespace IN (
+            'public'::regnamespace, to_regnamespace('partitions')
+        ) LOOP
+            IF name::text ~ '_[0-9]{4}_[0-9]{2}$' THEN
+                EXECUTE format('DROP TABLE %s', name);
+                CONTINUE;
+            END IF;
             CONTINUE WHEN name = 'alembic_version'::regclass OR pg_relation_size(name) = 0;
             EXECUTE format(
                 CASE WHEN pg_relation_size(name) > 100000 THEN 'TRUNCATE %s CASCADE' ELSE 'DELETE FROM %s' END, name
@@ -123,58 +129,49 @@ def postgres_server() -> Iterator[Postgres]:
         return
     with _scratch("postgres-") as folder:
         binaries, user = postgres_binaries(folder)
-        data = folder / "data"
-        subprocess.run(
-            [
-                binaries / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8",
-                "--no-locale", "--no-sync",
-            ],
-            check=True, capture_output=True, cwd=folder, **user,
+        initdb = (
+            binaries / "initdb", "-D", folder / "data", "-U", "postgres", "-A", "trust", "-E", "UTF8",
+            "--no-locale", "--no-sync",
         )  # fmt: skip
-        careless = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=200")
-        port = free_port()
-        command = [binaries / "postgres", "-D", data, "-p", port, "-h", "127.0.0.1", "-k", ""]
-        for setting in careless:
-            command += ["-c", setting]
-        server = Postgres(f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres")
-
-        def answers() -> bool:
-            with contextlib.suppress(psycopg.OperationalError), server._connect():
-                return True
-            return False
-
-        # SIGINT is PostgreSQL's "fast" shutdown: open sessions are cut.
-        with _serving(command, folder, answers, user=user, stop_signal=signal.SIGINT):
+        with _serving_postgres(folder, initdb, user) as server:
             yield server
 
 
 @contextlib.contextmanager
 def postgres_replica(primary: Postgres) -> Iterator[Postgres]:
     """Run a replica that follows a server, with all of its databases, until the context ends."""
-    of_primary, port = make_url(primary.url), free_port()
     with _scratch("replica-") as folder:
         binaries, user = postgres_binaries(folder)
-        source = f"host=127.0.0.1 port={of_primary.port} user=postgres"
-        subprocess.run(
-            [
-                binaries / "pg_basebackup", "-d", source, "-D", folder / "data", "--write-recovery-conf",
-                "--checkpoint=fast", "--no-sync",
-            ],
-            check=True, capture_output=True, cwd=folder, **user,
+        source = f"host=127.0.0.1 port={make_url(primary.url).port} user=postgres"
+        backup = (
+            binaries / "pg_basebackup", "-d", source, "-D", folder / "data", "--write-recovery-conf",
+            "--checkpoint=fast", "--no-sync",
         )  # fmt: skip
-        command = [
-            binaries / "postgres", "-D", folder / "data", "-p", port, "-h", "127.0.0.1", "-k", "", "-c", "fsync=off",
-            "-c", "max_connections=200",
-        ]  # fmt: skip
-        server = Postgres(of_primary.set(port=port).render_as_string(hide_password=False))
+        with _serving_postgres(folder, backup, user) as server:
+            url = make_url(primary.url).set(port=make_url(server.url).port)
+            yield Postgres(url.render_as_string(hide_password=False))
 
-        def answers() -> bool:
-            with contextlib.suppress(psycopg.OperationalError), server._connect():
-                return True
-            return False
 
-        with _serving(command, folder, answers, user=user, stop_signal=signal.SIGINT):
-            yield server
+@contextlib.contextmanager
+def _serving_postgres(
+    folder: Path, fill: tuple[Path, *tuple[str | Path, ...]], user: dict[str, Any]
+) -> Iterator[Postgres]:
+    """Fill the folder's `data` by a command, and run a PostgreSQL without fsync on it."""
+    subprocess.run(fill, check=True, capture_output=True, cwd=folder, **user)
+    port = free_port()
+    command = [fill[0].parent / "postgres", "-D", folder / "data", "-p", port, "-h", "127.0.0.1", "-k", ""]
+    for setting in ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=200"):
+        command += ["-c", setting]
+    server = Postgres(f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres")
+
+    def answers() -> bool:
+        with contextlib.suppress(psycopg.OperationalError), server._connect():
+            return True
+        return False
+
+    # SIGINT is PostgreSQL's "fast" shutdown: open sessions are cut.
+    with _serving(command, folder, answers, user=user, stop_signal=signal.SIGINT):
+        yield server
 
 
 @contextlib.contextmanager
