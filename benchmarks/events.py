@@ -26,6 +26,7 @@ from benchmarks.stack import Infrastructure
 from benchmarks.thresholds import Threshold
 from tests.support.loopback_http import Asked, Reply, serve
 from tests.support.notices import Mailbox, running_mailbox
+from tests.support.waiting import beside
 from workers import events
 
 _TARGETS = 100
@@ -246,5 +247,5 @@ def _ticks(app: Flask) -> Iterator[None]:
             while not stop.wait(_TICK_SECONDS):
                 events.deliver()
 
-    with stack.beside(run, stop):
+    with beside(run, stop):
         yield

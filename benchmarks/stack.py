@@ -10,9 +10,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,18 +128,6 @@ class Service:
             connection.request("GET", path)
             accepts = decoded(connection.getresponse().headers["PAYMENT-REQUIRED"])["accepts"]
         return dict(next(each for each in accepts if each["network"] == f"eip155:{chain_id}"))
-
-
-@contextlib.contextmanager
-def beside(act: Callable[[], None], over: threading.Event) -> Iterator[None]:
-    """Run a function in a thread until the context ends, which sets `over`."""
-    thread = threading.Thread(target=act)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import stack
+from tests.support.waiting import beside
 
 _SIZE_BYTES = 3 * 2**30
 """Sparse: more than PostgreSQL keeps of its WAL."""
@@ -34,7 +34,7 @@ class Disk:
         filler, over = self._folder / "filler", threading.Event()
         filler.touch()
         try:
-            with stack.beside(lambda: _fill(filler, over), over):
+            with beside(lambda: _fill(filler, over), over):
                 yield
         finally:
             filler.unlink()
@@ -49,7 +49,7 @@ class Disk:
                 with self.hanging():
                     over.wait(_FROZEN_SECONDS)
 
-        with stack.beside(stutter, over):
+        with beside(stutter, over):
             yield
 
     @contextlib.contextmanager

@@ -13,6 +13,7 @@ from app.adapters.solana.chain import SolanaChain
 from app.adapters.solana.deployments import DEPLOYMENTS
 from app.core.chains import SOL, USDC
 from solana_node import SolanaNode
+from tests.support.waiting import beside
 
 LAMPORTS = 10**9
 # Slots until what was sent is confirmed, and until it is finalized.
@@ -78,10 +79,5 @@ def passing(node: SolanaNode) -> Iterator[None]:
         while not done.wait(0.02):
             node.advance(1)
 
-    clock = threading.Thread(target=run)
-    clock.start()
-    try:
+    with beside(run, done):
         yield
-    finally:
-        done.set()
-        clock.join()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -49,3 +51,15 @@ def conclusive(attempt: Callable[[], None], within: float, timeout: float = PATI
                 raise
         else:
             return
+
+
+@contextmanager
+def beside(act: Callable[[], None], over: threading.Event) -> Iterator[None]:
+    """Run a function in a thread until the context ends, which sets `over`."""
+    thread = threading.Thread(target=act)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

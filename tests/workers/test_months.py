@@ -44,7 +44,7 @@ def app(postgres_url: str, build_app: Callable[..., Flask]) -> Flask:
 
 @pytest.fixture
 def account(app: Flask) -> Iterator[str]:
-    """An account with credits, in a database of which the months from January on are made."""
+    """An account with credits, in a database with partitions from January on."""
     with app.app_context():
         made = new_id()
         unit(credit_accounts.open_account, made)
