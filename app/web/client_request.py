@@ -24,7 +24,7 @@ from werkzeug.datastructures import EnvironHeaders
 from werkzeug.wrappers import Response
 
 from app import signing
-from app.core.identifiers import new_id
+from app.core.identifiers import new_ordered_id
 from app.core.ip_ranges import is_loopback
 from app.core.redaction import redact_keys
 from app.errors import PROVABLE, InvalidInput, Maintenance, RouteNotAllowed
@@ -72,7 +72,7 @@ class ClientRequest(flask.Request):
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
         self.headers = RequestHeaders(self.environ)
-        self.id = new_id()
+        self.id = new_ordered_id()
         self.started_ns = time.perf_counter_ns()
         self.span: Span | None = None
         self.on_response: list[Callable[[int], None]] = []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import threading
+import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -428,3 +430,13 @@ def test_an_estimate_never_exceeds_the_hold(build_app: Callable[..., Flask], sql
         # 20 tokens of output at 10 000 nano-dollars, and a short input.
         assert 0 < stage.spent_nanos() <= 20 * 10_000 + 200 * 1_250
         stage.assert_all_agree()
+
+
+def test_the_id_of_a_call_begins_with_its_time(stage: Stage) -> None:
+    # On PostgreSQL, it is the month whose partition has the call's rows.
+    before = time.time_ns() // 1_000_000
+    assert stage.chat().status_code == 200
+    (entry,) = stage.usage()
+    identifier = uuid.UUID(entry["id"])
+    assert identifier.version == 7
+    assert before <= identifier.int >> 80 <= time.time_ns() // 1_000_000
