@@ -36,6 +36,8 @@ class SmtpMailer:
         is_sending = False
         try:
             with self._connect() as server:
+                if not self._is_encrypted and not is_loopback(self._host):
+                    server.starttls(context=ssl.create_default_context())
                 if self._user:
                     server.login(self._user, self._password)
                 is_sending = True
@@ -44,13 +46,10 @@ class SmtpMailer:
             raise _outcome(error, is_sending=is_sending) from None
 
     def _connect(self) -> smtplib.SMTP:
-        context = ssl.create_default_context()
         if self._is_encrypted:
+            context = ssl.create_default_context()
             return smtplib.SMTP_SSL(self._host, self._port, timeout=_SECONDS, context=context)
-        server = smtplib.SMTP(self._host, self._port, timeout=_SECONDS)
-        if not is_loopback(self._host):
-            server.starttls(context=context)
-        return server
+        return smtplib.SMTP(self._host, self._port, timeout=_SECONDS)
 
 
 def _outcome(error: Exception, *, is_sending: bool) -> PortError:
