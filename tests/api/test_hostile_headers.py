@@ -25,7 +25,7 @@ _NAMES = [
 @given(headers=st.dictionaries(st.sampled_from(_NAMES), _VALUES, min_size=1, max_size=4))
 @example({"Range": "bytes=0-0,-1,99999999999999999999-"})
 @example({"Content-Type": "multipart/form-data; boundary=" + "x" * 300})
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_any_header_is_accepted_or_refused(client: FlaskClient, headers: dict[str, str]) -> None:
     key = {"X-API-Key": register(client).key}
     with written_logs() as lines:
@@ -46,7 +46,7 @@ def test_any_header_is_accepted_or_refused(client: FlaskClient, headers: dict[st
 
 
 @given(key=_VALUES)
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_an_idempotency_key_replays_the_first_response_or_is_refused(client: FlaskClient, key: str) -> None:
     agent = register(client)
     first, again = (agent.post("/v1/wallets", {"name": "once"}, Idempotency_Key=key) for _ in range(2))

@@ -24,7 +24,7 @@ _COOKIES = st.text(st.characters(min_codepoint=32, max_codepoint=255, exclude_ch
 
 @pytest.mark.parametrize("path", ["/device", "/device/claim", "/owner/sign-in"])
 @given(fields=_FIELDS, cookie=_COOKIES, raw=_BYTES, multipart=st.booleans())
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_any_form_gets_a_page(
     app: Flask, path: str, fields: dict[str, str], cookie: str, raw: bytes, *, multipart: bool
 ) -> None:

@@ -9,7 +9,7 @@ from decimal import Decimal
 
 import pytest
 import time_machine
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 from sqlalchemy import update
@@ -166,11 +166,7 @@ class Ledger(RuleBasedStateMachine):
 TestLedger = Ledger.TestCase
 # Shrinking takes minutes and would exceed the timeout, so the steps are shown as found.
 TestLedger.settings = settings(
-    max_examples=15,
-    stateful_step_count=30,
-    deadline=None,
-    phases=(Phase.explicit, Phase.reuse, Phase.generate),
-    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=15, stateful_step_count=30, phases=(Phase.explicit, Phase.reuse, Phase.generate)
 )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -76,7 +76,7 @@ _verbs = st.sampled_from(("begin", "charge", "record", "record_more", "cancel", 
 _steps = st.lists(st.tuples(st.integers(0, 4), _verbs, st.integers(0, 60)), max_size=25)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(steps=_steps)
 def test_any_sequence_of_calls_leaves_the_log_equal_to_what_was_spent(steps: list[tuple[int, str, int]]) -> None:
     with APP.app_context():

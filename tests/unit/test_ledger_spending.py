@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 import time_machine
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 from sqlalchemy import update
@@ -144,11 +144,7 @@ class Spending(RuleBasedStateMachine):
 TestSpending = Spending.TestCase
 # Shrinking takes minutes and would exceed the timeout, so the steps are shown as found.
 TestSpending.settings = settings(
-    max_examples=15,
-    stateful_step_count=30,
-    deadline=None,
-    phases=(Phase.explicit, Phase.reuse, Phase.generate),
-    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=15, stateful_step_count=30, phases=(Phase.explicit, Phase.reuse, Phase.generate)
 )
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from flask import g
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.authenticated import VerifiedRows
@@ -271,7 +271,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80)
 @given(steps=STEPS)
 def test_delivered_output_never_exceeds_the_charge(steps: list[tuple[str, Any]]) -> None:
     with APP.app_context():
