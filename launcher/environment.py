@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -83,7 +84,7 @@ def install(root: Path, requirements: str) -> None:
     venv = root / ".venv"
     partial = time.monotonic()
     if not _is_usable(venv, root):
-        _print_status(f"Creating .venv with Python {sys.version_info.major}.{sys.version_info.minor} ...")
+        _print_status(f"Creating .venv with Python {platform.python_version()} ({sys.executable}) ...")
         shutil.rmtree(venv, ignore_errors=True)
         venv.mkdir(exist_ok=True)
         (venv / "unfinished").touch()

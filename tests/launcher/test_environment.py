@@ -47,7 +47,7 @@ def work_tree(tmp_path: Path) -> Path:
 
 def _bootstrap(work_tree: Path, requirements: str, **settings: str) -> subprocess.CompletedProcess[str]:
     # With uv on PATH and an empty lock file, nothing is downloaded.
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    path = os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"])
     return subprocess.run(
         ["sh", "launcher/bootstrap.sh", requirements],
         cwd=work_tree,
@@ -116,14 +116,29 @@ def test_a_folder_that_cannot_be_written_is_named_in_one_line(work_tree: Path) -
     assert f"/.venv': make {work_tree} writable" in answer.stderr
 
 
+def _write_script(path: Path, command: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{command}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(("first", "second", "fastest"), [(9000, 800, "second"), (800, 9000, "first")])
+def test_the_fastest_of_several_pythons_is_taken(work_tree: Path, first: int, second: int, fastest: str) -> None:
+    for name, microseconds in (("first", first), ("second", second)):
+        path = work_tree / name / "python3.11"
+        _write_script(path, f'[ "$1" = -c ] && echo {microseconds} {path} || echo {name} "$@"')
+    _write_script(work_tree / "first" / "python3.12", "exit 1")
+    path = os.pathsep.join([str(work_tree / "first"), str(work_tree / "second"), "/usr/bin", "/bin"])
+    answer = _bootstrap(work_tree, environment.RUNTIME_LOCK, PATH=path)
+    assert answer.stdout == f"{fastest} launcher/environment.py {environment.RUNTIME_LOCK}\n", answer.stderr
+
+
 def test_without_a_suitable_python_one_line_explains_the_solution(work_tree: Path) -> None:
     tools = work_tree / "tools"
     tools.mkdir()
-    for tool in ("sh", "dirname", "cat", "cksum"):
+    for tool in ("sh", "dirname", "cat", "cksum", "sort"):
         (tools / tool).symlink_to(str(shutil.which(tool)))
-    old = tools / "python3"  # one that is too old, as on macOS
-    old.write_text("#!/bin/sh\nexit 1\n")
-    old.chmod(0o755)
+    _write_script(tools / "python3", "exit 1")  # one that is too old, as on macOS
     answer = _bootstrap(work_tree, environment.RUNTIME_LOCK, PATH=str(tools))
     assert answer.returncode == 1
     assert len(answer.stderr.splitlines()) == 1
