@@ -30,9 +30,9 @@ def encoded(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
-@dataclass(slots=True)
+@dataclass
 class Mailbox:
-    """A mail server that keeps what it accepts."""
+    """A mail server that keeps what it accepts; without slots, which aiosmtpd cannot inspect on Python 3.11.2."""
 
     port: int
     refuses: bool = False
