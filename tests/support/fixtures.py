@@ -20,6 +20,7 @@ from sqlalchemy import Engine, event
 from app.adapters.evm.chain import EvmChain
 from app.core.chains import ChainName
 from app.extensions import db
+from app.observability import counters
 from app.state import Application
 from app.status import migrations
 from sandbox.evm import EvmNode
@@ -63,6 +64,12 @@ def _no_settings_from_outside() -> None:
     """Remove the settings in the environment."""
     for name in ("NETWORK", "DATABASE_URL", "REDIS_URL", "BASE_URL", "PORT", "FAUCET_URL", "LOG_LEVEL"):
         os.environ.pop(name, None)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _few_series() -> None:
+    """Forget counts soon: each job compares all of its process, which in the service begins without any."""
+    counters._MAX_SERIES = 200
 
 
 @pytest.fixture(autouse=True, scope="session")
