@@ -22,7 +22,7 @@ lint: environment
 	$(BIN)/ruff format --check .
 
 types: environment
-	$(BIN)/mypy app server workers shopper signer sandbox solana_node launcher benchmarks clients/generate.py deploy/sbom.py deploy/cluster/start.py
+	$(BIN)/mypy app server workers shopper signer sandbox solana_node launcher benchmarks clients/generate.py deploy/sbom.py deploy/cluster/start.py deploy/cluster/room.py
 	cd clients/python && ../../$(BIN)/mypy --config-file ../../pyproject.toml --python-version 3.10 purser
 
 contracts: environment

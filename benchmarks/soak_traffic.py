@@ -13,19 +13,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 from requests.structures import CaseInsensitiveDict
 
 from app.core.chains import ChainName
 from benchmarks.load_generator import Request
+from benchmarks.payers import Payers
 from benchmarks.upstream import CHAT
-from sandbox.evm import EvmNode
-from sandbox.evm.rpc import NodeClient
-from solana_node import SolanaNode
-from tests.support.payments import EvmPayer, SolanaPayer, by_hash, decoded, signed_headers
+from tests.support.payments import by_hash, decoded
 
 BROKEN = 0
 """The status of a request without a complete response."""
@@ -35,6 +32,9 @@ _TIMEOUT_SECONDS = 60.0
 _ATTEMPTS = 5
 _PAYMENT_ATTEMPTS = 20
 _UNSERVED = (BROKEN, 402, 409, 502, 503, 504)
+_FEE_ROSE = b"The network fee is higher than the price"
+"""On the sandbox's Ethereum, whose base fee falls to nothing, a cent covers the fee until most of the newest blocks are
+empty, as during a fault: then the tip that the node suggests counts, a thousand times what it was."""
 _LATE_SECONDS = 5.0
 _ABORT = struct.pack("ii", 1, 0)  # SO_LINGER: close with a reset
 _CHAT_PATH = "/v1/gateway/openai/chat/completions"
@@ -94,24 +94,6 @@ class _Agent:
         return f"/v1/wallets/{self.wallet_id}"
 
 
-class _Payers:
-    """A client's own accounts, outside of the service, which sign payments."""
-
-    def __init__(self, solana_url: str) -> None:
-        self.evm = EvmPayer(cast("EvmNode", SimpleNamespace()), dollars=0)
-        node = SimpleNamespace(call=NodeClient(solana_url).call, advance=lambda _slots: None)
-        self.solana = SolanaPayer(cast("SolanaNode", node), dollars=0)
-
-    def sign(self, terms: Mapping[str, Any]) -> dict[str, str]:
-        """Return the headers that pay what is asked for."""
-        family, _, number = terms["network"].partition(":")
-        if family == "solana":
-            return signed_headers(terms, self.solana.transfer(terms))
-        node = SimpleNamespace(chain_id=int(number), deployment=SimpleNamespace(usdc=terms["asset"]))
-        self.evm.node = cast("EvmNode", node)
-        return signed_headers(terms, self.evm.authorize(terms))
-
-
 class Traffic:
     """Clients in threads. Each draws its actions and their parameters from its own seeded generator."""
 
@@ -147,7 +129,7 @@ class Traffic:
         }  # fmt: skip
         offered = self._as(self._agents[0], "POST", "/v1/services", offer)
         self._service_id = str(self._expect(HTTPStatus.CREATED, offered)["id"])
-        self._payers = [_Payers(self._settings["SOLANA_RPC_URL"]) for _ in range(_CLIENTS)]
+        self._payers = [Payers(self._settings["SOLANA_RPC_URL"]) for _ in range(_CLIENTS)]
         for payers in self._payers:
             for chain in _OUTSIDE:
                 payer = payers.solana if chain == "solana" else payers.evm
@@ -194,7 +176,7 @@ class Traffic:
                 self._count(action, Answer(BROKEN, {}, b""), ())
                 self._note(f"{action}: {type(error).__name__}: {error}")
 
-    def _act(self, action: str, agent: _Agent, draw: random.Random, payers: _Payers) -> None:
+    def _act(self, action: str, agent: _Agent, draw: random.Random, payers: Payers) -> None:
         special: dict[str, Callable[[], None]] = {
             "stream, client hangs up": lambda: self._hang_up(action, agent, draw),
             "register and claim": lambda: self._register_and_claim(action),
@@ -274,13 +256,16 @@ class Traffic:
         )
         self._count(action, self._send("POST", path, body, {"X-API-Key": key} if key else {}), (status,))
 
-    def _buy(self, action: str, draw: random.Random, payers: _Payers) -> None:
-        """Pay for a call without a key; repeat it until it is served."""
+    def _buy(self, action: str, draw: random.Random, payers: Payers, *, refused: str = "") -> None:
+        """Pay for a call without a key; repeat it until it is served, on a chain other than one that was refused."""
         answer = self._send("POST", _RPC_PATH, _RPC_BODY)
         if answer.status != HTTPStatus.PAYMENT_REQUIRED:
             return self._count(action, answer, (402,))
+        network = ""
         if action == "x402, signed":
-            headers = payers.sign(draw.choice(decoded(answer.headers["PAYMENT-REQUIRED"])["accepts"]))
+            offered = decoded(answer.headers["PAYMENT-REQUIRED"])["accepts"]
+            terms = draw.choice([each for each in offered if each["network"] != refused])
+            headers, network = payers.sign(terms), terms["network"]
         else:
             recipient = answer.json()["payment"]["recipient"]
             headers = by_hash(self.give(recipient, "base", "USDC", "0.01"), ChainName.BASE)
@@ -288,6 +273,8 @@ class Traffic:
         *earlier, last = self._repeat(call, _UNSERVED, attempts=_PAYMENT_ATTEMPTS)
         # A call that was cut off may have been served: its payment stays consumed. The end cuts repetitions short.
         is_uncertain = self._stop.is_set() or any(answer.status == BROKEN for answer in earlier)
+        if last.status == HTTPStatus.PAYMENT_REQUIRED and _FEE_ROSE in last.body and not (is_uncertain or refused):
+            return self._buy(action, draw, payers, refused=network)
         return self._count(action, last, (200, 402) if is_uncertain else (200,))
 
     def _hang_up(self, action: str, agent: _Agent, draw: random.Random) -> None:

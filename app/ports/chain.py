@@ -226,10 +226,14 @@ class Deposit:
 
 @dataclass(frozen=True, slots=True)
 class DepositScan:
-    """New deposits and the positions to continue from; store all of it in one unit of work."""
+    """New deposits and the positions to continue from; store all of it in one unit of work.
+
+    `state_blocks` are the blocks of the changed scan states: own transactions after them are still to be explained.
+    """
 
     cursor: BlockRef | None
     scan_states: Mapping[str, Terms]
+    state_blocks: Mapping[str, int]
     deposits: tuple[Deposit, ...]
 
 

@@ -30,7 +30,7 @@ WEB_HOSTS = ("web1", "web2")
 WORKER_HOSTS = ("worker1", "worker2")
 HOSTS = (*DATA_HOSTS, *WEB_HOSTS, *WORKER_HOSTS)
 SECRETS = ("POSTGRES_PASSWORD", "REPLICATION_PASSWORD", "DATABASE_PASSWORD", "REDIS_PASSWORD", "PATRONI_PASSWORD")
-ENGINES = ("etcd", "patroni", "redis", "sentinel", "haproxy", "pgbouncer")
+ENGINES = ("etcd", "patroni", "room", "redis", "sentinel", "haproxy", "pgbouncer")
 SERVICE = ("web", "worker", "scheduler")
 _REWRITTEN_BY_ENGINE = ("redis.conf", "sentinel.conf")
 _RESTART_SECONDS = 1.0
@@ -42,7 +42,7 @@ _PREPARES_SINCE = (1, 22)
 def parts_of(host: str) -> tuple[str, ...]:
     """Return the parts that run on a host."""
     if host in DATA_HOSTS:
-        return ("etcd", *(("redis",) if host in REDIS_HOSTS else ()), "sentinel", "patroni")
+        return ("etcd", *(("redis",) if host in REDIS_HOSTS else ()), "sentinel", "patroni", "room")
     return ("haproxy", "pgbouncer", *(("web",) if host in WEB_HOSTS else ("worker", "scheduler")))
 
 
@@ -116,7 +116,8 @@ class Host:
             path.touch(mode=0o600)
             path.write_text(Template(template.read_text()).substitute(values))
         # A copy, because the user of the engines may not be permitted to read this folder.
-        shutil.copy(HERE / "create-database.sh", self.state)
+        for name in ("create-database.sh", "room.py"):
+            shutil.copy(HERE / name, self.state)
         if self.user is not None:
             for path in (self.state, *self.state.iterdir()):
                 os.chown(path, self.user.pw_uid, self.user.pw_gid)
@@ -127,6 +128,7 @@ class Host:
         commands = {
             "etcd": f"etcd --config-file {self.state}/etcd.yml",
             "patroni": f"patroni {self.state}/patroni.yml",
+            "room": f"python3 {self.state}/room.py {self.name} {self.listen} {self.address} {self.state}",
             "redis": f"{redis} {self.state}/redis.conf",
             "sentinel": f"{redis} {self.state}/sentinel.conf --sentinel",
             "haproxy": f"haproxy -W -db -f {self.state}/haproxy.cfg"
@@ -140,7 +142,8 @@ class Host:
         """Return the environment of a part: only the service gets the secrets of the service."""
         bare = {name: self.environment[name] for name in ("PATH", "LANG") if name in self.environment}
         if part in ENGINES:
-            extra = {"DATABASE_PASSWORD": self.environment["DATABASE_PASSWORD"]} if part == "patroni" else {}
+            names = {"patroni": ("DATABASE_PASSWORD",), "room": ("LEADER_ROOM_MB",)}.get(part, ())
+            extra = {name: self.environment[name] for name in names if name in self.environment}
             if part == "patroni":
                 extra["PATH"] = f"{self.values()['POSTGRES_BIN']}:{bare.get('PATH', os.defpath)}"
             return {**bare, "HOME": str(self.state), **extra}

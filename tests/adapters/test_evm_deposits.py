@@ -402,7 +402,7 @@ def test_a_scan_without_addresses_moves_only_the_cursor(ethereum: EvmNode) -> No
 
     scan = chain.deposits([], cursor=None)
 
-    assert scan == DepositScan(chain.head(), {}, ())
+    assert scan == DepositScan(chain.head(), {}, {}, ())
 
 
 @pytest.mark.parametrize(

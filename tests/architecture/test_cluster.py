@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
+import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,8 +30,8 @@ DATA = ("data1", "data2", "data3")
 HOSTS = (*DATA, "web1", "web2", "worker1", "worker2")
 
 
-def _load() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("cluster_start", FOLDER / "start.py")
+def _load(name: str) -> ModuleType:
+    specification = importlib.util.spec_from_file_location(f"cluster_{name}", FOLDER / f"{name}.py")
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
@@ -34,7 +40,7 @@ def _load() -> ModuleType:
     return module
 
 
-start = _load()
+start, room = _load("start"), _load("room")
 SECRETS = {name: f"{name.lower()}-x" for name in start.SECRETS}
 
 
@@ -52,7 +58,7 @@ def rendered(host: str, environment: dict[str, str]) -> dict[str, str]:
 @pytest.mark.parametrize("host", HOSTS)
 def test_no_template_names_what_nobody_gives(host: str, environment: dict[str, str]) -> None:
     found = rendered(host, environment)
-    assert len(found) == 10
+    assert len(found) == 11
     for name, text in found.items():
         if name.endswith(".yml"):
             assert yaml.safe_load(text)
@@ -86,6 +92,65 @@ def test_a_disk_on_which_nothing_can_be_written_does_not_end_what_starts_parts_a
     for _ in range(2):
         made._keep("etcd")
         assert made._running["etcd"].wait(30) == 3
+
+
+def _members(**changes: object) -> dict[str, Any]:
+    replica = {"name": "data2", "role": "quorum_standby", "state": "streaming", "host": "127.0.81.2", "lag": 0}
+    leader = {"name": "data1", "role": "leader", "state": "running", "host": "127.0.81.1"}
+    return {"members": [leader, {**replica, **changes}]}
+
+
+@pytest.mark.parametrize(
+    ("name", "cluster", "free", "expected"),
+    [
+        ("data1", _members(), 2 * room.NEEDED_BYTES, True),
+        ("data1", _members(), 2 * room.NEEDED_BYTES - 1, False),
+        ("data2", _members(), 2 * room.NEEDED_BYTES, False),
+        ("data1", {**_members(), "pause": True}, 2 * room.NEEDED_BYTES, False),
+        ("data1", _members(role="replica"), 2 * room.NEEDED_BYTES, False),
+        ("data1", _members(state="starting"), 2 * room.NEEDED_BYTES, False),
+        ("data1", _members(lag=2**20 + 1), 2 * room.NEEDED_BYTES, False),
+        ("data1", {"members": _members()["members"][:1]}, 2 * room.NEEDED_BYTES, False),
+    ],
+    ids=["room", "not twice", "no leader", "paused", "confirms nothing", "does not follow", "behind", "alone"],
+)
+def test_a_leader_without_room_gives_up_only_for_a_replica_that_loses_nothing_and_has_room(
+    name: str, cluster: dict[str, Any], free: int, *, expected: bool
+) -> None:
+    assert room.another_should_lead(name, cluster, lambda _host: free) is expected
+
+
+def test_a_leader_without_room_is_ended_as_by_a_crash_when_a_replica_reports_room(tmp_path: Path) -> None:
+    answers = {("127.0.83.1", 8008): json.dumps(_members(host="127.0.83.2")), ("127.0.83.2", room.PORT): str(2**60)}
+    (tmp_path / "postgres").mkdir()
+    with contextlib.ExitStack() as running:
+        database = running.enter_context(subprocess.Popen(["/bin/sleep", "60"]))
+        running.callback(database.kill)
+        (tmp_path / "postgres" / "postmaster.pid").write_text(f"{database.pid}\n{tmp_path}\n")
+        for address, answer in answers.items():
+            running.enter_context(_answering(address, answer.encode()))
+        command = [sys.executable, str(FOLDER / "room.py"), "data1", "127.0.83.1", "127.0.83.1", str(tmp_path)]
+        # More than any disk has: this one is nearly full.
+        environment = {**os.environ, "LEADER_ROOM_MB": str(2**38)}
+        watching = running.enter_context(subprocess.Popen(command, env=environment))
+        running.callback(watching.kill)
+        assert database.wait(30) == -signal.SIGQUIT
+
+
+@contextlib.contextmanager
+def _answering(address: tuple[str, int], answer: bytes) -> Iterator[None]:
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.wfile.write(b"HTTP/1.0 200 OK\r\n\r\n" + answer)
+
+    with ThreadingHTTPServer(address, Answer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_a_commit_needs_a_second_node_and_outlasts_the_lease(environment: dict[str, str]) -> None:

@@ -421,7 +421,7 @@ class SimulatedChain:
         to = self.blocks[max(upto, 0)].ref if upto > since else None
         if to is None and cursor is not None and not self._stands(cursor):
             to = self.blocks[since].ref
-        return DepositScan(to, {entry.address: entry.scan_state for entry in watched}, found)
+        return DepositScan(to, {entry.address: entry.scan_state for entry in watched}, {}, found)
 
     def _outcome(self, watch: TransactionQuery) -> TransactionOutcome:
         for tx_hash in watch.tx_hashes:

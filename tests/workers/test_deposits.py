@@ -23,10 +23,14 @@ from tests.support.agents import register
 from tests.support.chains import usdc
 from tests.support.deposit_stages import DEPTH, Stage, deposit_stage
 from tests.support.evm import await_mined, pay_from_a_contract
+from tests.support.foreign_tokens import ForeignErc20
 from tests.support.ledger import race
+from workers import confirmations
 from workers import deposits as jobs
 
 pytestmark = pytest.mark.chain
+LATER = 400
+"""More blocks than own movements are listed for before the block of a scan state."""
 
 
 @pytest.fixture
@@ -199,6 +203,49 @@ def test_an_internal_transfer_in_an_orphaned_block_counts_once_when_it_is_mined_
     await_mined(stage.node, pay_from_a_contract(stage.node, {stage.agent.address: 10**15}))
     stage.settle()
     assert (stage.status(request), stage.credited()) == (["confirmed"], 10**15)
+
+
+def test_a_deposit_is_found_although_the_request_came_long_after_transfers_that_no_scan_has_seen(stage: Stage) -> None:
+    first = paid_and_active(stage)
+    stage.agent.move("0.01", "ETH")
+    stage.node.mine(LATER)
+    scan_others(stage)
+    second = stage.ask("0.001", "ETH")
+    stage.pay_wei(10**15)
+    stage.node.mine(DEPTH - 1)
+    jobs.find("base")
+    assert (stage.status(first, second), stage.credited()) == (["confirmed", "confirmed"], 2 * 10**15)
+
+
+def test_a_foreign_token_hides_no_deposit_while_an_own_transfer_is_pending(stage: Stage) -> None:
+    first = paid_and_active(stage)
+    stage.chain.raising("outcomes", "before", Unreachable("chain_unreachable"), times=10_000)
+    assert stage.agent.move("0.01", "ETH").get_json()["status"] == "pending"
+    stage.node.mine(LATER)
+    ForeignErc20.deploy(stage.node).send(stage.agent.address, 5)
+    second = stage.ask("0.001", "ETH")
+    stage.pay_wei(10**15)
+    assert stage.settle() == 0
+    stage.chain.faults.clear()
+    with time_machine.travel(clock.now() + timedelta(minutes=1), tick=True):
+        confirmations.confirm("base")
+    assert stage.find() == 1
+    assert (stage.status(first, second), stage.credited()) == (["confirmed", "confirmed"], 2 * 10**15)
+
+
+def paid_and_active(stage: Stage) -> str:
+    """Return a request that was paid, for a wallet that may spend the rest of the payment."""
+    stage.agent.unlimited()
+    request = stage.ask("0.001", "ETH")
+    stage.pay_wei(10**18)
+    stage.settle()
+    return request
+
+
+def scan_others(stage: Stage) -> None:
+    """Advance the cursor of wallets with open requests; the stage's own wallet has none."""
+    stage.ask("1", agent=register(stage.agent.client))
+    jobs.find("base")
 
 
 def test_a_final_deposit_is_not_checked_again(stage: Stage) -> None:

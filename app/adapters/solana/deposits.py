@@ -165,7 +165,8 @@ class SolanaDepositScanner(SolanaConnection):
             deposits += found
             if scan_state != history.account.scan_state:
                 scan_states[address] = scan_state.as_terms()
-        return DepositScan(BlockRef(latest.slot, latest.blockhash), scan_states, tuple(deposits))
+        slots = dict.fromkeys(scan_states, latest.slot)
+        return DepositScan(BlockRef(latest.slot, latest.blockhash), scan_states, slots, tuple(deposits))
 
     def _read_accounts(
         self, endpoint: RpcEndpoint, watched: Sequence[WatchedAddress], latest: Blockhash

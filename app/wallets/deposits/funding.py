@@ -59,7 +59,7 @@ def create_request(wallet: WalletView, *, chain: str, amount: str, currency: str
     try:
         head = adapter.head()
         known: Terms | None = None if stored is None else stored.mark
-        at = head.number
+        at = head.number if stored is None else stored.block_number
         if stored is None and new_to_scans:
             at = scan_states.start_block(name, head)
             known = adapter.unused_scan_state(at)

@@ -177,7 +177,6 @@ def _store_scan(session: Session, name: ChainName, tier: Tier, scan_input: _Scan
     credited = {deposit.address for deposit in result.deposits}
     spending_accounts.lock_accounts(session, {wallets[each].id for each in credited})
     _advance_cursor(session, name, tier, scan_input.cursor, result.cursor)
-    at = result.cursor or scan_input.cursor
     changed = {address for address, state in states.items() if state != wallets[address].mark}
     remaining = set()
     for address in sorted(credited | changed, key=lambda each: wallets[each].id):
@@ -189,8 +188,9 @@ def _store_scan(session: Session, name: ChainName, tier: Tier, scan_input: _Scan
         if revision != wallets[address].revision:
             raise _ConcurrentScanError
         if address in changed:
-            block = 0 if at is None else at.number
-            scan_states.store(session, name, wallets[address].id, revision, states[address], at=block)
+            # Not the cursor: a state that only noted a reading still awaits the own transactions since its block.
+            at = result.state_blocks[address]
+            scan_states.store(session, name, wallets[address].id, revision, states[address], at=at)
         remaining.add(address)
     arrived = [deposit for deposit in result.deposits if deposit.address in remaining]
     return sum(_record_deposit(session, name, wallets[deposit.address], deposit) for deposit in arrived)

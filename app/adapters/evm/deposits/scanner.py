@@ -115,7 +115,7 @@ class EvmDepositScanner(EvmConnection):
     def _scan(self, endpoint: RpcEndpoint, watched: Sequence[WatchedAddress], cursor: BlockRef | None) -> DepositScan:
         number = endpoint.ask(calls.head()) - self._deposit_confirmations + 1
         if number < 0:
-            return DepositScan(cursor, {}, ())
+            return DepositScan(cursor, {}, {}, ())
         block, at_cursor = _blocks(endpoint, number, cursor)
         # A node that lags behind cannot show whether the cursor's block was removed by a reorg.
         is_gone = cursor is not None and at_cursor is not None and at_cursor.hash != cursor.hash
@@ -137,15 +137,17 @@ class EvmDepositScanner(EvmConnection):
         if endpoint.ask(calls.block(number)) != block:
             raise EndpointError("reorganised", perhaps_executed=True, backs_off=False)
         is_behind = cursor is not None and cursor.number > reached.number
-        changed: dict[str, Terms] = {}
+        changed: dict[str, EvmScanState] = {}
         for address, before in states.items():
             after = scan_states.get(address, before)
             after = after if is_behind else replace(after, is_unscanned=False)
             foreign = (each for each in arrived[address] if self.deployment.known_contract(each) is None)
             after = replace(after, contracts=(*dict.fromkeys((*before.contracts, *foreign)),)[-MAX_CONTRACTS:])
             if after != before:
-                changed[address] = after.as_terms()
-        return DepositScan(cursor if is_behind else reached, changed, (*tokens, *natives))
+                changed[address] = after
+        terms = {address: after.as_terms() for address, after in changed.items()}
+        blocks = {address: after.number for address, after in changed.items()}
+        return DepositScan(cursor if is_behind else reached, terms, blocks, (*tokens, *natives))
 
 
 def _read_scan_state(endpoint: RpcEndpoint, address: str) -> EvmScanState:
