@@ -44,7 +44,7 @@ def ledger_app(database_url: str) -> Flask:
     with app.app_context():
         if db.engine.dialect.name == "sqlite":
             event.listen(db.engine, "connect", prepare_sqlite)
-        db.create_all()
+        db.create_all(bind_key=None)
     return app
 
 

@@ -48,7 +48,7 @@ def running() -> Iterator[World]:
         def build(chains: Any) -> Any:
             app = make_app(settings, chains=chains, shopper=FakeShopper())
             with app.app_context():
-                db.create_all()
+                db.create_all(bind_key=None)
             return app
 
         with served(build) as world:
