@@ -124,7 +124,9 @@ def test_a_leader_without_room_is_ended_as_by_a_crash_when_a_replica_reports_roo
     answers = {("127.0.83.1", 8008): json.dumps(_members(host="127.0.83.2")), ("127.0.83.2", room.PORT): str(2**60)}
     (tmp_path / "postgres").mkdir()
     with contextlib.ExitStack() as running:
-        database = running.enter_context(subprocess.Popen(["/bin/sleep", "60"]))
+        # A shell's background processes ignore the signal, and so would the sleep.
+        sleep = ["env", "--default-signal=QUIT", "sleep", "60"]
+        database = running.enter_context(subprocess.Popen(sleep))
         running.callback(database.kill)
         (tmp_path / "postgres" / "postmaster.pid").write_text(f"{database.pid}\n{tmp_path}\n")
         for address, answer in answers.items():
