@@ -33,6 +33,7 @@ from app.adapters.upstream_http.exchange import HttpUpstream, PublicUpstream
 from app.adapters.vault import LocalVault
 from app.config import Settings, UpstreamAccess
 from app.core.chains import ETH, SOL, ChainName
+from app.db import replica
 from app.extensions import db
 from app.factory import build_state, create_app
 from app.gateway.providers.table import ProviderTable
@@ -323,6 +324,7 @@ def _reset(app: Application, settings: Settings, ports: Ports) -> None:
     app.state = build_state(settings, ports)
     add_parts(app, *parts)
     app.server_hooks = ServerHooks(app.state.threads)
+    replica._checked.clear()
     with app.app_context():
         db.engine.url = make_url(settings.database_url.get_secret_value())
 

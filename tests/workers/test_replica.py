@@ -87,8 +87,6 @@ def pair(build_app: Callable[..., Flask], postgres_url: str, follower: Postgres)
                 lambda: watching.execute("SELECT pg_last_wal_replay_lsn() >= %s", [written]).fetchone() == (True,)
             )
         with psycopg.connect(plain[0], autocommit=True) as connection:
-            # The application may have served another test, in which the replica was too old.
-            replica._checked.clear()
             yield Pair(app, connection, database)
             connection.execute("SELECT pg_wal_replay_resume()")
         db.engines[replica.NAME].dispose()
