@@ -220,7 +220,7 @@ def test_a_deposit_is_found_although_the_request_came_long_after_transfers_that_
 def test_a_foreign_token_hides_no_deposit_while_an_own_transfer_is_pending(stage: Stage) -> None:
     first = paid_and_active(stage)
     stage.chain.raising("outcomes", "before", Unreachable("chain_unreachable"), times=10_000)
-    assert stage.agent.move("0.01", "ETH").get_json()["status"] == "pending"
+    assert stage.agent.move("0.01", "ETH", Prefer="respond-async").get_json()["status"] == "pending"
     stage.node.mine(LATER)
     ForeignErc20.deploy(stage.node).send(stage.agent.address, 5)
     second = stage.ask("0.001", "ETH")
