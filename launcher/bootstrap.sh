@@ -18,7 +18,7 @@ fi
 # Of those that fit, the fastest is taken, by the time of a short loop: builds without optimizations take a seventh more.
 trial='
 import ensurepip, sys, time, venv
-if not (3, 11) <= sys.version_info[:2] <= (3, 13):
+if not (3, 11) <= sys.version_info[:2] <= (3, 13) or sys.implementation.name != "cpython":
     sys.exit(1)
 def loop():
     start = time.process_time_ns()
@@ -27,13 +27,18 @@ def loop():
 print(min(loop() for _ in range(9)), sys._base_executable)
 '
 fastest=$(
+    set -f
     IFS=:
     for folder in $PATH; do
         for name in python3.13 python3.12 python3.11 python3 python; do
-            if [ -x "$folder/$name" ]; then "$folder/$name" -c "$trial" 2>/dev/null || :; fi
+            if [ -x "$folder/$name" ]; then "$folder/$name" -c "$trial" </dev/null 2>/dev/null || :; fi
         done
-    done | sort -n | { IFS=" " read -r _ path && echo "$path"; }
-) && exec "$fastest" launcher/environment.py "$requirements"
+    done | sort -n | while IFS=" " read -r _ path; do
+        # Anything else that was printed names no program.
+        if [ -x "$path" ]; then echo "$path" && break; fi
+    done
+)
+if [ -n "$fastest" ]; then exec "$fastest" launcher/environment.py "$requirements"; fi
 
 if command -v uv >/dev/null 2>&1; then
     echo "No Python 3.11-3.13 found: installing one with uv ..."

@@ -69,6 +69,8 @@ class Host:
             raise SystemExit(f"set {', '.join(missing)}")
         if odd := [name for name in SECRETS if not re.fullmatch(r"[A-Za-z0-9_-]+", self.environment[name])]:
             raise SystemExit(f"{', '.join(odd)}: only letters, digits, - and _, because six formats quote differently")
+        if not re.fullmatch(r"\d*", self.environment.get("LEADER_ROOM_MB", "")):
+            raise SystemExit("LEADER_ROOM_MB: a number of megabytes, without a unit")
         self.addresses = addresses(self.environment.get("CLUSTER_ADDRESSES", ""))
         self.address = self.addresses[self.name]
         self.state = Path(self.environment.get("CLUSTER_STATE") or ROOT / "var" / "cluster") / self.name

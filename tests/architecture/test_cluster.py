@@ -110,14 +110,51 @@ def _members(**changes: object) -> dict[str, Any]:
         ("data1", _members(role="replica"), 2 * room.NEEDED_BYTES, False),
         ("data1", _members(state="starting"), 2 * room.NEEDED_BYTES, False),
         ("data1", _members(lag=2**20 + 1), 2 * room.NEEDED_BYTES, False),
+        ("data1", _members(lag="unknown"), 2 * room.NEEDED_BYTES, False),
+        ("data1", _members(tags={"nofailover": True}), 2 * room.NEEDED_BYTES, False),
         ("data1", {"members": _members()["members"][:1]}, 2 * room.NEEDED_BYTES, False),
     ],
-    ids=["room", "not twice", "no leader", "paused", "confirms nothing", "does not follow", "behind", "alone"],
+    ids=[
+        "room",
+        "not twice",
+        "no leader",
+        "paused",
+        "confirms nothing",
+        "does not follow",
+        "behind",
+        "lag unknown",
+        "may not lead",
+        "alone",
+    ],
 )
 def test_a_leader_without_room_gives_up_only_for_a_replica_that_loses_nothing_and_has_room(
     name: str, cluster: dict[str, Any], free: int, *, expected: bool
 ) -> None:
     assert room.another_should_lead(name, cluster, lambda _host: free) is expected
+
+
+def test_no_replica_without_room_may_be_the_one_that_patroni_chooses() -> None:
+    both = _members()
+    both["members"].append({**both["members"][1], "name": "data3", "host": "127.0.81.3"})
+    rooms = {"127.0.81.2": 2 * room.NEEDED_BYTES, "127.0.81.3": room.NEEDED_BYTES}
+    assert room.another_should_lead("data1", both, rooms.__getitem__)
+    rooms["127.0.81.3"] -= 1
+    assert not room.another_should_lead("data1", both, rooms.__getitem__)
+
+
+def test_a_process_that_has_the_number_of_an_ended_database_is_left_alone(tmp_path: Path) -> None:
+    database = tmp_path / "postgres"
+    database.mkdir()
+    with subprocess.Popen(["env", "--default-signal=QUIT", "sleep", "60"], cwd=tmp_path) as other:
+        try:
+            (database / "postmaster.pid").write_text(f"{other.pid}\n")
+            room.end(database)
+            (database / "postmaster.pid").write_text(f"-{other.pid}\n")
+            room.end(database)
+            with pytest.raises(subprocess.TimeoutExpired):
+                other.wait(0.2)
+        finally:
+            other.kill()
 
 
 def test_a_leader_without_room_is_ended_as_by_a_crash_when_a_replica_reports_room(tmp_path: Path) -> None:
@@ -126,7 +163,7 @@ def test_a_leader_without_room_is_ended_as_by_a_crash_when_a_replica_reports_roo
     with contextlib.ExitStack() as running:
         # A shell's background processes ignore the signal, and so would the sleep.
         sleep = ["env", "--default-signal=QUIT", "sleep", "60"]
-        database = running.enter_context(subprocess.Popen(sleep))
+        database = running.enter_context(subprocess.Popen(sleep, cwd=tmp_path / "postgres"))
         running.callback(database.kill)
         (tmp_path / "postgres" / "postmaster.pid").write_text(f"{database.pid}\n{tmp_path}\n")
         for address, answer in answers.items():

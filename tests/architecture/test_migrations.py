@@ -20,6 +20,7 @@ from flask_migrate import downgrade, upgrade
 from sqlalchemy import CheckConstraint, Connection, Table, event, inspect, text
 from sqlalchemy.exc import OperationalError
 
+from app.core.identifiers import new_id
 from app.extensions import db
 from app.status import migrations
 from tests.support import filled
@@ -135,6 +136,28 @@ def test_a_database_of_any_age_upgrades_without_losing_rows(empty_app: Flask) ->
 
 
 @pytest.mark.postgres
+def test_a_scan_state_is_no_further_than_its_reading(empty_app: Flask) -> None:
+    marks = [("base", '{"number": 7}', 9, 7), ("base", '{"number": 9}', 7, 7), ("solana", "{}", 9, 9)]
+    with empty_app.app_context():
+        upgrade(revision="0054")
+        with db.engine.begin() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execute(text("SET session_replication_role = replica"))
+            for chain, mark, block, _ in marks:
+                values = {"id": new_id(), "chain": chain, "mark": mark, "block": block}
+                connection.execute(text(_INSERT_MARK), values)
+        upgrade()
+        with looking() as connection:
+            found = sorted(connection.execute(text("SELECT chain, block_number FROM deposit_marks")).all())
+        assert found == sorted((chain, block) for chain, _, _, block in marks)
+        db.engine.dispose()
+
+
+_INSERT_MARK = (
+    "INSERT INTO deposit_marks (wallet_id, chain, mark, block_number, revision) VALUES (:id, :chain, :mark, :block, 0)"
+)
+
+
 def test_an_upgrade_during_long_reads_delays_no_query_for_long(postgres: Postgres) -> None:
     """A migration that waits for readers blocks later queries, so it ends after two seconds and is retried.
 

@@ -126,7 +126,7 @@ def _write_script(path: Path, command: str) -> None:
 def test_the_fastest_of_several_pythons_is_taken(work_tree: Path, first: int, second: int, fastest: str) -> None:
     for name, microseconds in (("first", first), ("second", second)):
         path = work_tree / name / "python3.11"
-        _write_script(path, f'[ "$1" = -c ] && echo {microseconds} {path} || echo {name} "$@"')
+        _write_script(path, f'[ "$1" = -c ] && printf "%s\\n" Loading "{microseconds} {path}" || echo {name} "$@"')
     _write_script(work_tree / "first" / "python3.12", "exit 1")
     path = os.pathsep.join([str(work_tree / "first"), str(work_tree / "second"), "/usr/bin", "/bin"])
     answer = _bootstrap(work_tree, environment.RUNTIME_LOCK, PATH=path)

@@ -57,6 +57,7 @@ _VALUES: Mapping[tuple[str, str], Callable[[int], Any]] = {
     ("credit_accounts", "spent_nanos"): lambda _: 10,
     ("credit_postings", "debit"): lambda _: "issuance",
     ("credit_postings", "credit"): lambda _: "available",
+    ("deposit_marks", "mark"): lambda _: {"number": _LARGEST_NANOS},
     ("transactions", "type"): lambda n: ("transfer", "funding", "trading_query")[n],
     ("transactions", "status"): lambda n: ("pending", "confirmed", "failed")[n],
     ("transactions", "quarantined_at"): lambda _: None,

@@ -68,7 +68,7 @@ def _no_settings_from_outside() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _few_series() -> None:
-    """Forget counts soon: each job compares all of its process, which in the service begins without any."""
+    """Clear metrics early: each job compares all series of its process, and in the service begins without any."""
     counters._MAX_SERIES = 200
 
 
