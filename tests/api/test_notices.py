@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import smtplib
 from collections.abc import Callable
 from typing import Any
 
@@ -101,6 +102,25 @@ def test_what_a_mail_server_does_is_one_of_three_outcomes(
     mailer = SmtpMailer(f"smtp://127.0.0.1:{free_port() if server == 'away' else mailbox.port}", sender=SENDER)
     with pytest.raises(expected):
         mailer.send(OWNER, subject="x", text="x", message_id="x")
+
+
+def test_a_server_elsewhere_without_starttls_gets_nothing_and_its_connection_is_closed(
+    mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connections = []
+
+    class Recorded(smtplib.SMTP):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            connections.append(self)
+
+    monkeypatch.setattr(smtplib, "SMTP", Recorded)
+    monkeypatch.setattr("app.adapters.smtp.is_loopback", lambda _host: False)
+    mailer = SmtpMailer(f"smtp://someone:secret@127.0.0.1:{mailbox.port}", sender=SENDER)
+    with pytest.raises(Unreachable):
+        mailer.send(OWNER, subject="x", text="x", message_id="x")
+    assert [each.sock for each in connections] == [None]
+    assert mailbox.received == []
 
 
 def test_an_event_that_cannot_be_sent_at_all_is_a_failed_attempt(agent: Agent) -> None:
