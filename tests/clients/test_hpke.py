@@ -36,7 +36,7 @@ def test_a_changed_text_and_one_for_another_key_do_not_open() -> None:
     sealed = hpke.seal(b"words", hpke.point(point), EXPORT)
     with pytest.raises(ValueError, match="not sealed"):
         hpke.unseal(sealed, other, EXPORT)
-    # Not the last character, of which two bits are not decoded.
+    # The last character is left out: two of its bits are padding.
     for at in (0, 3, 50, len(sealed) - 2):
         changed = sealed[:at] + ("A" if sealed[at] != "A" else "B") + sealed[at + 1 :]
         with pytest.raises(ValueError, match=r"sealed|base64|Incorrect|EC"):
