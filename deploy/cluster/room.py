@@ -1,8 +1,8 @@
 """Let another node lead when the leader's disk is nearly full: `room.py NAME LISTEN ADDRESS FOLDER`, on data hosts.
 
 Patroni leaves a leader alone whose PostgreSQL runs. This ends PostgreSQL as a crash would, and Patroni promotes a
-replica: only where one that confirms commits has twice the room that a leader needs, so that roles do not go back and
-forth. A switchover would begin with a checkpoint, which needs room: on a full disk PostgreSQL 18 could neither continue
+replica: only where all that it may choose have the room that a leader needs, and one twice as much, so that roles do not
+go back and forth. A switchover would begin with a checkpoint, which needs room: on a full disk PostgreSQL 18 could neither continue
 nor shut down.
 """
 
@@ -52,7 +52,6 @@ def main(name: str, listen: str, address: str, folder: Path) -> None:
             if another_should_lead(name, json.loads(_read(f"http://{address}:8008/cluster")), room_of):
                 not_before = time.monotonic() + _PAUSE_SECONDS
                 end(database)
-                print("no room to lead: PostgreSQL was ended", flush=True)  # noqa: T201
 
 
 def free_bytes(folder: Path) -> int:
@@ -67,6 +66,7 @@ def end(database: Path) -> None:
     # The file may be older than the process that has its number now.
     if pid > 0 and Path(f"/proc/{pid}/cwd").samefile(database):
         os.kill(pid, signal.SIGQUIT)
+        print("no room to lead: PostgreSQL was ended", flush=True)  # noqa: T201
 
 
 def room_of(host: str) -> int:
@@ -82,7 +82,8 @@ def another_should_lead(name: str, cluster: Mapping[str, Any], room: Callable[[s
     Patroni chooses among them by their WAL, not by their room: each needs enough of it, and one twice as much.
     """
     # While it is paused, Patroni promotes nothing.
-    if cluster.get("pause") or (name, "leader", "running") not in {_state(each) for each in cluster["members"]}:
+    leaders = [each["name"] for each in cluster["members"] if (each["role"], each["state"]) == ("leader", "running")]
+    if cluster.get("pause") or leaders != [name]:
         return False
     rooms = [room(each["host"]) for each in cluster["members"] if _can_lead(each)]
     return bool(rooms) and min(rooms) >= NEEDED_BYTES and max(rooms) >= 2 * NEEDED_BYTES
@@ -93,10 +94,6 @@ def _can_lead(member: Mapping[str, Any]) -> bool:
     lag = member.get("lag")
     is_near = isinstance(lag, int) and lag <= MAX_LAG_BYTES
     return confirms and is_near and not member.get("tags", {}).get("nofailover")
-
-
-def _state(member: Mapping[str, Any]) -> tuple[str, str, str]:
-    return member["name"], member["role"], member["state"]
 
 
 def _read(url: str) -> bytes:
