@@ -1,9 +1,9 @@
 """Let another node lead when the leader's disk is nearly full: `room.py NAME LISTEN ADDRESS FOLDER`, on data hosts.
 
 Patroni leaves a leader alone whose PostgreSQL runs. This ends PostgreSQL as a crash would, and Patroni promotes a
-replica: only where all that it may choose have the room that a leader needs, and one twice as much, so that roles do not
-go back and forth. A switchover would begin with a checkpoint, which needs room: on a full disk PostgreSQL 18 could neither continue
-nor shut down.
+replica: only where all that it may choose have the room that a leader needs, and one twice as much, so that roles do
+not go back and forth. A switchover would begin with a checkpoint, which needs room: on a full disk PostgreSQL 18 could
+neither continue nor shut down.
 """
 
 import contextlib
